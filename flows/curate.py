@@ -34,7 +34,7 @@ from coderl_tasks.insight.audit_view import audit_in_words
 from coderl_tasks.insight.pool_view import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_audit, write_report
-from coderl_tasks.journal.atomic import make_folder, read_json, write_parquet
+from coderl_tasks.journal.atomic import make_folder, read_json, write_json, write_parquet
 from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, pool_spent
 from coderl_tasks.journal.recorded_json import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
@@ -79,7 +79,10 @@ async def curate(settings: CurateSettings) -> str:
             display.say("finished before with these settings: made again, from the samples that are recorded")
         elif finished_with(folder) == content:
             # `_curate` then returns what is recorded.
-            display.say("finished before with these settings: nothing is sampled (name=NAME makes another pool)")
+            display.say(
+                "finished before with these settings: nothing is sampled (name=NAME makes another pool; replace=true "
+                "makes this one again, and grades what could not be graded)"
+            )
         else:
             display.say("continuing where an earlier start with these settings stopped (name=NAME starts another pool)")
     command = command_line("curate", settings, name=pool_name(folder))
@@ -287,23 +290,47 @@ class Curation:
 
 
 def _require_same_data(folder: Path, inputs: Mapping[str, Any]) -> None:
-    """Raises ConfigError if the finished pool in `folder` is of other files than `inputs` (of filtering) names."""
+    """Raises ConfigError if the finished pool in `folder` is of other data than `inputs` (of filtering) names."""
     before = read_json(folder / MANIFEST_FILE).get("inputs")
-    if before and any(before.get(side) != inputs.get(side) for side in ("train", "evaluation", BENCHMARKS)):
+    if before and any(_content(before, side) != _content(inputs, side) for side in ("train", "evaluation", BENCHMARKS)):
         raise ConfigError(
             f"the data have changed since the pool {folder} was finished: name=ANOTHER makes another pool, "
             "replace=true makes it again (runs trained on it can then not be resumed)"
         )
 
 
+def _content(inputs: Mapping[str, Any], side: str) -> list[tuple[str, str]]:
+    """The split and the hash of each file of a side, as far as these decide its rows."""
+    files = inputs.get(side, [])
+    # A single file is named by `dataset`, and its split by the file: of problem packages by when they were written.
+    is_named_by_file = len(files) == 1 and files[0]["file"].startswith(f"{files[0]['split']}.")
+    return [("" if is_named_by_file else each["split"], each["sha256"]) for each in files]
+
+
+def _with_recorded_shard_size(settings: CurateSettings, folder: Path, display: Display) -> CurateSettings:
+    """`settings` with the shard size of an earlier start in `folder`, recorded now if there was none: shards of another
+    size hold other problems, so none of their records would be used."""
+    file = folder / "shard_size.json"
+    if not file.is_file():
+        write_json(file, {"shard_size": settings.shard_size})
+    recorded = read_json(file)["shard_size"]
+    if recorded != settings.shard_size:
+        display.say(f"shard_size={settings.shard_size} is ignored: this curation began with {recorded}")
+    return settings.with_changes(shard_size=recorded)
+
+
 async def _curate(settings: CurateSettings, folder: Path, display: Display) -> Pool:
     """Makes the pool in `folder`, whose lock this process holds: filters the problems, drops those that cannot be
     trained on, profiles the rest (unless profile_mode=none), selects by pass rate, and writes the pool. With from_run
     the policy of that run is profiled, else the base model. Each stage records its work: a resume repeats none. A pool
-    that is finished with these settings is returned as recorded if the records of the work are gone (coderl clean
-    --parts), and raises ConfigError if its data have changed, unless `replace` asks for it again."""
-    is_kept = finished_with(folder) == settings.content() and not settings.replace
-    if is_kept and not (folder / "screening").is_dir():
+    that is finished with these settings is returned as recorded, unless `replace` asks for it again. Raises ConfigError
+    if its data have changed, which cannot be seen if the records of the work are gone (coderl clean --parts)."""
+    if finished_with(folder) == settings.content() and not settings.replace:
+        if (folder / "screening").is_dir():
+            with display.reading(f"reading {settings.dataset}") as on_rows:
+                filtered = tasks.filter_problems(settings, folder / "screening", on_rows)
+            _require_same_data(folder, filtered.manifest)
+            display.say(f"report: {write_report(folder)}")  # a kill behind the manifest may have left none
         return recorded_pool(folder)
     policy = policy_in(folder, settings) if settings.from_run is not None else None
     with services(settings.model_name, settings.model_reason) as used:
@@ -312,14 +339,14 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         used.require_hidden(folder)
         # Before the data are read: opening the session checks that all services can be used.
         async with open_session(settings, used, curation_budget(settings, folder)) as session:
-            curation = Curation(settings, folder, display, session)
             with display.reading(f"reading {settings.dataset}") as on_rows:
                 filtered = tasks.filter_problems(settings, folder / "screening", on_rows)
             for line in filtered.lines():
                 display.say(line)
-            if is_kept:
-                _require_same_data(folder, filtered.manifest)
             filtered.require_problems()
+            # Not before something is recorded: a folder with settings alone counts as never started.
+            settings = _with_recorded_shard_size(settings, folder, display)
+            curation = Curation(settings, folder, display, session)
             checks = await curation.check_solutions(filtered.kept)
             # Solutions that do not print what the tests expect may show that answers have to be compared in another
             # way (in any order, say). The profile and the training both grade by these inferred comparators.

@@ -54,6 +54,7 @@ async def profile_shard(
         with services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:
                 display.say(line)
+            used.require_hidden(folder)
             async with open_session(settings, used) as session:
                 asked = ALL_ALIKE if job is None else Asked.from_json(read_asked(str(folder), job))
                 shard = Shard(session, settings, problems_of_shard, folder, asked)

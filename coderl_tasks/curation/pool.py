@@ -229,6 +229,8 @@ def write_pool(
     `settings` (with `model_name`), `policy` (whose pass rates these are) and `inputs` (what was read). If `pool` has
     only outlines of its problems, without tests, `whole` reads the complete problems from disk for pool.parquet."""
     make_folder(folder)
+    # First: a crash in between must not leave it beside tables of which only some are replaced.
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
     for name in TABLES:
         if name == "pool" and whole is not None:  # `pool.pool` has no tests then, so only its other columns are used
             problems = whole.only(pool.pool["problem_id"].to_list())

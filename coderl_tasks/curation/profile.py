@@ -69,7 +69,8 @@ async def profile_shard(
     """Samples and grades completions of each problem; returns SHARD_SCHEMA, one row per problem sampled, in order.
 
     `folder` records the shard: groups/ as they arrive, then rollouts.parquet. A second call with the same problems and
-    settings samples only what is missing and re-grades what could not be graded. Raises InfraError if sampling fails.
+    settings samples only what is missing and re-grades what could not be graded, or was with another time limit. Raises
+    InfraError if sampling fails.
     """
     work = (problems, sampler, engine, plan)
     if folder is None:
@@ -78,7 +79,10 @@ async def profile_shard(
     # which this rule needs fewer or more.
     request = rounds.fingerprint(problems, engine, plan)
     file = folder / "rollouts.parquet"
-    recorded = read_frame(file, ROLLOUT_SCHEMA) if rounds.read_fingerprint(folder) == request else None
+    are_samples_valid, are_grades_valid = rounds.validity(folder, request)
+    recorded = read_frame(file, ROLLOUT_SCHEMA) if are_samples_valid else None
+    if recorded is not None and not are_grades_valid:
+        recorded = rounds.ungraded(recorded)
     groups = GroupFiles(folder / "groups")
     rollouts = await sample_in_rounds(*work, groups=groups, recorded=recorded, on_progress=on_progress)
     to_record = rollouts
@@ -91,7 +95,7 @@ async def profile_shard(
         # The rollouts that this rule does not need stay for a rule that needs more.
         unused = recorded.select(ROLLOUT_SCHEMA.keys()).join(rollouts, on=ORDER, how="anti")
         to_record = pl.concat([rollouts, unused]).sort(ORDER)
-    if recorded is None or not to_record.equals(recorded):
+    if recorded is None or not to_record.equals(recorded) or rounds.read_fingerprint(folder) != request:
         write_parquet(make_folder(folder) / file.name, to_record)
         # The fingerprint after the file that it vouches for, and groups/ removed last: after a crash in between, the
         # next start reads the groups again and samples nothing.

@@ -7,7 +7,6 @@ that is an InfraError; what alone cannot be graded is `undecided`, is not record
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folde
 from coderl_tasks.journal.steps import FINGERPRINT_FILE
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.rollouts.engine import first_error
-from coderl_tasks.rollouts.rounds import Progress, read_fingerprint
+from coderl_tasks.rollouts.rounds import Progress, content_digest, read_fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ async def recorded_checks(
     A problem for which it raises InfraError is tried in up to PASSES_OVER passes; then `undecided` makes its row.
     `folder` records each row as it comes: a second call with the same problems, `request` (JSON, what else decides the
     rows) and time limit of the judge checks only the missing ones. Raises InfraError if the sandbox is down."""
-    request = {**request, "timeout_s": judge.timeout_s, "problems": _digest(problems)}
+    request = {**request, "timeout_s": judge.timeout_s, "problems": content_digest(problems)}
     rows = {} if folder is None else _read_checks(make_folder(folder), request)  # by problem_id
     unchecked = [problem for problem in problems if problem.problem_id not in rows]
 
@@ -97,18 +96,6 @@ async def recorded_checks(
         for problem in problems
     ]
     return pl.DataFrame(whole, schema=schema)
-
-
-def _digest(problems: Sequence[Problem]) -> str:
-    """A hash of what decides the checks of `problems`."""
-    digest = sha256()
-    for problem in problems:
-        tests = (text for test in problem.tests for text in (test.input, test.expected))
-        about = (problem.kind, problem.entry_point, problem.statement, problem.starter_code)
-        decides = (*about, problem.comparator, problem.checker, str(problem.time_limit_s))
-        for text in (problem.problem_id, *decides, *problem.solutions, *problem.wrong_solutions, *tests):
-            digest.update(len(text).to_bytes(8, "little") + text.encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
 
 
 def _read_checks(folder: Path, request: Mapping[str, Any]) -> dict[str, Row]:

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 import polars as pl
 import tinker
 
-from coderl_tasks.environments import CODE, Environment, environment_of
+from coderl_tasks.environments import CODE, Environment, environment_of, renderer_of
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge, require_sandbox
@@ -30,7 +30,6 @@ from coderl_tasks.policy import clients, sampling
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
-from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.rollouts import turns
 from coderl_tasks.rollouts.turns import Record
 from coderl_tasks.services import Services
@@ -244,11 +243,12 @@ class Session:
         self.budget = budget or Budget()
         self._services, self._model_name = services, model_name
         self.current: tinker.ServiceClient | None = None  # the open Tinker session: clients of any other end soon
-        self._released: list[tinker.ServiceClient] = []  # sessions to be closed once no work uses them
+        # Sessions to be closed, each with the works that were under way at its release: once these end, none uses it.
+        self._released: list[tuple[tinker.ServiceClient, set[asyncio.Future[Any]]]] = []
         self._reopens = False  # whether a session was released: the next one asks whether the model is still offered
         # Sampling ahead and training may both find no session: one opens it, and the other waits for it.
         self._opening = asyncio.Lock()
-        self._working = 0  # calls of `supervise` under way
+        self._under_way: set[asyncio.Future[Any]] = set()  # the works that `supervise` runs
 
     async def supervise(self, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of `work`, and cancels it when a service is gone: the SDK itself would wait forever.
@@ -259,7 +259,7 @@ class Session:
         session_before = self.current
         task = asyncio.ensure_future(work)
         silence = asyncio.ensure_future(clients.lost(self._services.tinker_url))
-        self._working += 1
+        self._under_way.add(task)
         try:
             while not task.done():
                 # Poll: a supervisor's thread sets `down`, which does not wake the event loop.
@@ -284,10 +284,12 @@ class Session:
                 # A cancelled SDK call may hang on a server that is gone: do not wait for it longer than this.
                 task.cancel()
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
-            # Only when no other work is left: closing ends the models and samplers of a released session.
-            self._working -= 1
-            if self._released and not self._working:
-                await self._close_released()
+            # Only the sessions that no other work uses: closing ends a session's models and samplers. Work that began
+            # after a release uses the next session, and with sampling ahead there may always be some.
+            self._under_way.discard(task)
+            for _, works in self._released:
+                works.discard(task)
+            await self._close_released()
 
     async def service(self) -> tinker.ServiceClient:
         """The open session with the Tinker service; ConfigError if the model was retired since the last one."""
@@ -330,22 +332,26 @@ class Session:
     async def close(self) -> None:
         """End the sessions with the Tinker service."""
         self._release()
+        for _, works in self._released:
+            works.clear()  # work that is still under way is not waited for
         await self._close_released()
 
     def _release(self) -> None:
         """Let the next use open a new session."""
         if self.current is not None:
-            self._released.append(self.current)
+            self._released.append((self.current, set(self._under_way)))
             self.current = None
             self._reopens = True
 
     async def _close_released(self) -> None:
-        """End the released sessions; the log says so if the service is gone."""
-        while self._released:
+        """End the released sessions that no work uses; the log says so if the service is gone."""
+        unused = [service for service, works in self._released if not works]
+        # Taken out first: one that does not answer is not asked again.
+        self._released = [(service, works) for service, works in self._released if works]
+        for service in unused:
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    # Popped first: one that does not answer is not asked again.
-                    await clients.disconnect(self._released.pop())
+                    await clients.disconnect(service)
             except (InfraError, ConfigError, TimeoutError) as error:
                 logger.warning("the Tinker session could not be closed: %s", error or "no answer")
 
@@ -398,8 +404,7 @@ async def open_session(settings: FlowSettings, used: Services, budget: Budget | 
             async with asyncio.TaskGroup() as tasks:
                 url_and_key = used.tinker_url, used.tinker_api_key
                 # In a thread: reading a tokenizer would block the event loop for seconds.
-                read = asyncio.to_thread(model_renderer, model, settings.renderer_name, settings.thinking)
-                renderer_task = tasks.create_task(read)
+                renderer_task = tasks.create_task(asyncio.to_thread(renderer_of, settings))
                 context_task = tasks.create_task(clients.context_length(*url_and_key, model))
                 served_by_task = tasks.create_task(clients.served_by(*url_and_key, model))
                 trials_task = tasks.create_task(try_programs(used.sandbox_urls))

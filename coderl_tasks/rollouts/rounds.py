@@ -10,7 +10,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import InitVar, asdict, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -23,11 +23,11 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
 from coderl_tasks.journal.ledger import add_lost, files_tokens
-from coderl_tasks.journal.steps import FINGERPRINT_FILE, GroupFiles
+from coderl_tasks.journal.steps import FINGERPRINT_FILE, TIME_LIMIT_KEY, GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import MISSING, require_graded, try_all
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.problems.problem import Problem
+from coderl_tasks.problems.problem import Problem, StoredTests, Test
 from coderl_tasks.rollouts.engine import RolloutEngine
 from coderl_tasks.rollouts.turns import further_turns, is_unfinished
 
@@ -95,9 +95,10 @@ async def sample_in_rounds(
 
     group_index is the problem's place in `problems`, attempt the round. `groups` is a folder for the rounds of a call
     that is not finished, with a fingerprint of all that decides the samples, from the problems to the seed. Rounds that
-    an earlier call recorded there are used if the fingerprint is the same, else deleted. `recorded` (ROLLOUT_SCHEMA) is
-    what a finished call with that fingerprint returned, even if its stopping rule was another. Raises InfraError when
-    sampling fails, and as `require_graded` if too many could not be graded; what arrived stays recorded."""
+    an earlier call recorded there are used if the fingerprint is the same, graded again if only the time limit is
+    another, else deleted. `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint returned, even if
+    its stopping rule was another. Raises InfraError when sampling fails, and as `require_graded` if too many could not
+    be graded; what arrived stays recorded."""
     wanted = {problem.problem_id for problem in problems} if plan.sampled is None else plan.sampled
     unfinished = [index for index, problem in enumerate(problems) if problem.problem_id in wanted]
     rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress, total=len(unfinished), recorded=recorded)
@@ -159,7 +160,7 @@ class _Rounds:
         frame = self.frames.get((index, number))
         if frame is None:
             frame = await self._sampled(index, number)
-        elif is_unfinished(frame, self.engine.environment.turns.most):
+        elif is_unfinished(self.engine, frame):
             problem, record = self.problems[index], partial(self._arrived, index, number)
             sampled, temperature = frame.select(SAMPLED_SCHEMA.keys()), self.engine.settings.temperature
             frame = await further_turns(self.engine, self.sampler, problem, sampled, temperature, record)
@@ -192,7 +193,8 @@ class _Rounds:
         """What an unfinished call for the same `request` left, by (problem, round)."""
         if self.groups is None:
             return {}
-        if read_fingerprint(self.groups.folder) != request:
+        are_samples_valid, are_grades_valid = validity(self.groups.folder, request)
+        if not are_samples_valid:
             if self.groups.folder.exists():
                 logger.warning("%s holds groups of other problems or settings: they are deleted", self.groups.folder)
                 add_lost(self.groups.folder.parent, files_tokens(self.groups.folder.glob("*.parquet")))
@@ -200,7 +202,15 @@ class _Rounds:
             self.groups.remove()
             write_json(make_folder(self.groups.folder) / FINGERPRINT_FILE, request)
             return {}
-        return self._fitting({divmod(place, ROUNDS): frame for place, frame in self.groups.read().items()})
+        frames = self.groups.read()
+        if not are_grades_valid:
+            frames = {place: ungraded(frame) for place, frame in frames.items()}
+            for place, frame in frames.items():
+                self.groups.write(place, frame)
+        if read_fingerprint(self.groups.folder) != request:
+            # After the groups: a crash in between must not leave it beside grades by another time limit.
+            write_json(self.groups.folder / FINGERPRINT_FILE, request)
+        return self._fitting({divmod(place, ROUNDS): frame for place, frame in frames.items()})
 
     def _fitting(self, found: dict[tuple[Any, ...], pl.DataFrame]) -> dict[tuple[Any, ...], pl.DataFrame]:
         """The recorded rounds that are of this plan."""
@@ -209,14 +219,56 @@ class _Rounds:
 
 
 def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: SamplingPlan) -> dict[str, Any]:
-    """What decides the samples, recorded beside them; neither the concurrency nor when sampling stops does."""
+    """What decides the samples and their grades, recorded beside them; neither the concurrency nor when sampling stops
+    does."""
     # The comparator too: it may be inferred, and is no part of the id then.
     content = "\n".join(f"{each.problem_id} {each.tests_total} {each.comparator}" for each in problems)
     values = asdict(engine.settings)
     # It changes when groups arrive and nothing in them: a faster machine goes on with what a slower one sampled.
     del values["concurrency"]
     values |= {"renderer": engine.renderer.label, "round_size": plan.round_size, **engine.environment.fingerprint}
-    return values | {"problems": sha256(content.encode()).hexdigest()}
+    # A row's own id stays when its statement, tests or limit are corrected, so the content counts beside the id.
+    values |= {"problems": sha256(content.encode()).hexdigest(), "content": deciding_digest(problems)}
+    return values | {TIME_LIMIT_KEY: engine.judge.timeout_s}
+
+
+def deciding_digest(problems: Sequence[Problem]) -> str:
+    """A hash of what of `problems` decides samples and grades, which reference solutions do not."""
+    # Tests in a file can be gigabytes: their hash stands for them.
+    tests = ((Test(p.tests.digest, ""),) if isinstance(p.tests, StoredTests) else p.tests for p in problems)
+    pairs = zip(problems, tests, strict=True)
+    return content_digest([replace(each, tests=its, solutions=(), wrong_solutions=()) for each, its in pairs])
+
+
+def content_digest(problems: Sequence[Problem]) -> str:
+    """A hash of `problems` with all tests and programs, but not where they come from."""
+    digest = sha256()
+    for problem in problems:
+        tests = (text for test in problem.tests for text in (test.input, test.expected))
+        about = (problem.kind, problem.entry_point, problem.statement, problem.starter_code)
+        decides = (*about, problem.comparator, problem.checker, str(problem.time_limit_s))
+        for text in (problem.problem_id, *decides, *problem.solutions, *problem.wrong_solutions, *tests):
+            digest.update(len(text).to_bytes(8, "little") + text.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def validity(folder: Path, request: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether the samples recorded in `folder` are of the fingerprint `request`, and whether their grades are as well:
+    another time limit of the judge changes only these."""
+    recorded = read_fingerprint(folder)
+    if recorded is None:
+        return False, False
+    if not request.keys().isdisjoint(("max_turns", "max_tool_calls")):  # it decides replies, and so samples
+        return recorded == request, recorded == request
+    return recorded | {TIME_LIMIT_KEY: request.get(TIME_LIMIT_KEY)} == request, recorded == request
+
+
+def ungraded(rollouts: pl.DataFrame) -> pl.DataFrame:
+    """`rollouts` (SAMPLED_SCHEMA at least) as if the sandbox had failed to grade them (ROLLOUT_SCHEMA): those that are
+    needed are graded again."""
+    sampled = rollouts.select(SAMPLED_SCHEMA.keys())
+    empty = pl.DataFrame(schema=ROLLOUT_SCHEMA)
+    return pl.concat([empty, sampled], how="diagonal").with_columns(verdict=pl.lit(Verdict.INFRA_ERROR.value))
 
 
 def read_fingerprint(folder: Path) -> dict[str, Any] | None:

@@ -6,17 +6,18 @@
    program prints may depend on when it runs, so a killed run does not make a reply twice.
 3. An answer's seed depends on the run, the group, the completion and the turn alone.
 4. An outage, or a checker that fails, is no reply. The completion ends there and is left out of its group, unless a
-   retry of the phase finds the sandbox up again.
+   retry of the phase finds the sandbox up again, or the checker mended.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import tinker
 
-from coderl_tasks.errors import InfraError, SandboxDownError
+from coderl_tasks.errors import CoderlError, InfraError, SandboxDownError
 from coderl_tasks.grading.scoring import UNGRADED, Grade, ScoredCompletion, Verdict
 from coderl_tasks.policy import sampling
 from coderl_tasks.policy.rollout import NO_COMPLETION, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
@@ -41,19 +42,27 @@ def with_first_turn(group: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
 
 
-def is_unfinished(group: pl.DataFrame, most_turns: int) -> bool:
-    """Whether a completion of a recorded group goes on: a reply or an answer is missing, or a reply met an outage."""
-    rows = [row for row in group.to_dicts() if row["turns"]] if most_turns > 1 else []
-    return any(_awaits_answer(row) or _awaits_reply(row, most_turns, retry_outages=True) for row in rows)
+def is_unfinished(engine: "RolloutEngine", group: pl.DataFrame) -> bool:
+    """Whether a completion of a recorded group goes on: a reply or an answer is missing, or a reply met a fault."""
+    rows = [row for row in group.to_dicts() if row["turns"]] if engine.environment.turns.most > 1 else []
+    return any(_awaits_answer(row) or _awaits_reply(engine, row, retry_faults=True) for row in rows)
 
 
 def require_replies(sampled: pl.DataFrame, what: str) -> None:
-    """Raises SandboxDownError if over MOST_LOST of the completions met an outage in place of a reply."""
-    lost = sum(1 for turns in sampled["turns"] if turns is not None and turns[-1]["check"] == Verdict.INFRA_ERROR)
-    if lost > sampling.MOST_LOST * sampled.height:
+    """Raises SandboxDownError if over MOST_LOST of the completions met an outage in place of a reply, CoderlError if as
+    many met a checker or a function `respond` that failed."""
+    faults = Counter(None if turns is None else fault_of_last_reply(turns) for turns in sampled["turns"])
+    most = sampling.MOST_LOST * sampled.height
+    if (lost := faults[Verdict.INFRA_ERROR]) > most:
         raise SandboxDownError(
             f"{what}: the programs of {lost} of {sampled.height} completions could not be run for a reply: is the "
             "sandbox up? (coderl doctor)"
+        )
+    if (failed := faults[Verdict.CHECKER_ERROR]) > most:
+        raise CoderlError(
+            f"{what}: the checker, or the function respond, failed on {failed} of {sampled.height} completions, more "
+            f"than {sampling.MOST_LOST:.0%}: warnings say how. Mend respond, or leave out the problems that coderl "
+            "validate finds, then start again: the completions stay recorded"
         )
 
 
@@ -95,7 +104,7 @@ async def further_turns(
     """Takes the completions of a group through all their turns: the environment replies to the model's answers, then
     the model answers again, until no completion goes on. `group` is what is recorded of it so far; `record` is called
     with the whole group after the replies and after each answer. Raises as `sample_group` does."""
-    most_turns, rows = engine.environment.turns.most, group.to_dicts()
+    rows = group.to_dicts()
     problem = await asyncio.to_thread(problem.whole)  # its tests may have to be read from a file
 
     def record_group() -> None:
@@ -106,12 +115,12 @@ async def further_turns(
         await _add_answer(engine, sampler, row, temperature)
         record_group()
 
-    retry_outages = True  # only the first time: what meets an outage now stays without a reply
+    retry_faults = True  # only the first time: what meets a fault now stays without a reply
     while True:
-        if to_reply := [row for row in rows if _awaits_reply(row, most_turns, retry_outages=retry_outages)]:
+        if to_reply := [row for row in rows if _awaits_reply(engine, row, retry_faults=retry_faults)]:
             await _add_replies(engine, problem, to_reply)
             record_group()
-        retry_outages = False
+        retry_faults = False
         to_answer = [row for row in rows if _awaits_answer(row)]
         if not to_answer:
             return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
@@ -127,12 +136,14 @@ def _awaits_answer(row: Row) -> bool:
     return row["turns"][-1]["stop_reason"] is None
 
 
-def _awaits_reply(row: Row, most_turns: int, *, retry_outages: bool) -> bool:
+def _awaits_reply(engine: "RolloutEngine", row: Row, *, retry_faults: bool) -> bool:
     turns = row["turns"]
     last = turns[-1]
-    if len(turns) >= most_turns or last["stop_reason"] in (None, NO_COMPLETION) or row["logprobs"] is None:
+    if len(turns) >= engine.environment.turns.most or last["stop_reason"] in (None, NO_COMPLETION):
         return False
-    return last["check"] is None or (retry_outages and last["check"] == Verdict.INFRA_ERROR)
+    if engine.settings.purpose == "train" and row["logprobs"] is None:  # it is not trained on
+        return False
+    return last["check"] is None or (retry_faults and last["check"] in UNGRADED)
 
 
 async def _add_replies(engine: "RolloutEngine", problem: Problem, rows: Sequence[Row]) -> None:

@@ -233,24 +233,28 @@ class Learner:
 
     async def _restore(self, updates: int) -> _Trained:
         """Loads the newest saved state with at most so many updates; if there is none, starts a new adapter (or that of
-        `init_from`) and saves it. If a state is refused, that is logged, and an older one tried; the last refusal is
-        raised, and an outage at once."""
+        `init_from`) and saves it. If a state is refused, that is logged, and an older one tried, at last the start.
+        Raises ConfigError if the start is refused too, or the account is; an outage is raised at once."""
         service, settings = await self._session.service(), self._settings
         states = self.saved_states(updates)  # which the steps' commits name too
+        start = settings.init_from or "the base model"
         if self._directory.next_step and not read_checkpoints(self._directory.path):
             logger.warning(
                 "%s is missing or empty: the policy comes from %s, and the recorded updates since are replayed",
                 self._directory.path / CHECKPOINTS_FILE,
-                f"the state after step {states[0].updates - 1}" if states else (settings.init_from or "the base model"),
+                f"the state after step {states[0].updates - 1}" if states else start,
             )
         for state in states:
             try:
                 return _Trained(await clients.restore_training_client(service, state.path), service, state.updates)
             except ConfigError as error:
                 # A key that is refused is refused for every older state too.
-                if state is states[-1] or clients.is_about_the_account(error):
+                if clients.is_about_the_account(error):
                     raise
-                logger.warning("%s: an older state is restored, and the recorded updates since are replayed", error)
+                # Without any state too, as where the directory was copied to another machine: the start and the
+                # recorded rollouts decide all later weights.
+                instead = f"the policy comes from {start}" if state is states[-1] else "an older state is restored"
+                logger.warning("%s: %s, and the recorded updates since are replayed", error, instead)
         if settings.init_from is not None:
             client = await clients.restore_training_client(service, settings.init_from)
         else:
@@ -259,6 +263,6 @@ class Learner:
         # Saved before any step, so that there is always a state to go back to that does not expire. With overlap the
         # first steps are sampled from these weights while the policy in training goes on.
         kind: clients.Kind = "both" if settings.max_steps_off_policy else "state"
-        start: dict[str, Any] = {"step": -1, "dataset_offset": 0}
-        await save_checkpoint_async(client, INITIAL, self._directory.path, start, kind=kind)
+        loop_state: dict[str, Any] = {"step": -1, "dataset_offset": 0}
+        await save_checkpoint_async(client, INITIAL, self._directory.path, loop_state, kind=kind)
         return _Trained(client, opened_by=service, updates=0)

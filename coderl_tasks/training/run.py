@@ -222,7 +222,9 @@ class TrainingRun:
         self._warned_of_suspicion = False  # once per process, of a program that seems to cheat
         self.estimate_advantages = estimator(settings.advantage, settings.advantage_eps)
         # What of each reward counts for advantages, as the truncation rule says.
-        self.counted_rewards = counted_rewards(settings.truncation, settings.max_tokens, session.context)
+        self.counted_rewards = counted_rewards(
+            settings.truncation, settings.max_tokens, session.context, environment.turns.tokens
+        )
         # The folders that a step writes to. An embedded server saves at most a state (the weights and two moments of
         # Adam) and sampler weights to coderl's home: four times the weights. Where their size is unknown, 0.
         self.folders = (directory.path, coderl_home())
@@ -376,6 +378,8 @@ def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: P
             f"there is nothing to evaluate on in {side}: {loaded.unusable or 'no rows'}; name another "
             "evaluation_dataset, or eval_every=-1"
         )
+    if loaded.unusable:
+        logger.warning("%s, which is evaluated on: %s", side, loaded.unusable)
     # Both: an id may be the data's own, and mean another problem in another data set.
     trained = {(problem.problem_id, problem.statement) for problem in pool}
     both = sum((problem.problem_id, problem.statement) in trained for problem in loaded.problems)

@@ -120,7 +120,7 @@ async def sample(run: TrainingRun, step: int) -> PhaseResult:
         run.graded_ahead.start(groups[group["group_index"][0]])
 
     # Groups of an earlier process get the turns that they lack, and are graded as if they had just arrived.
-    unfinished = [group for group in groups.values() if is_unfinished(group, engine.environment.turns.most)]
+    unfinished = [group for group in groups.values() if is_unfinished(engine, group)]
     if unfinished:
         # On a retry, their grades are of the completions that lacked a reply.
         await run.graded_ahead.release(step)
@@ -187,7 +187,7 @@ async def _replacements(
     may_be_added = settings.most_groups - len(problem_ids)
     if may_be_added <= 0:
         return None
-    without_signal = await _graded_without_signal(run, step, sampled)
+    without_signal = groups_without_signal(await _graded(run, step, sampled), run.counted_rewards)
     lacking = settings.problems_per_step - (len(problem_ids) - len(without_signal))
     count = min(lacking, may_be_added)
     further = run.select_problems(step=step, count=count, taken=problem_ids) if count > 0 else []
@@ -210,7 +210,7 @@ async def _rest_of_groups_with_signal(
     if n_final == len(problem_ids):
         return None
     recorded_sizes = _group_sizes(run, problems)
-    graded_without_signal = await _graded_without_signal(run, step, sampled)
+    graded_without_signal = groups_without_signal(await _graded(run, step, sampled), run.counted_rewards)
     # Final sizes stay: a group that ended with its first completions stays ended, and one that got the rest keeps them.
     # Graded anew after a kill the first might have a signal, but what it did not get went to other groups.
     ended = {index for index, size in enumerate(recorded_sizes[:n_final]) if size == first}
@@ -227,17 +227,17 @@ async def _rest_of_groups_with_signal(
     return _record_problems(run, step, [*problem_ids, *further], final_sizes=sizes)
 
 
-async def _graded_without_signal(run: TrainingRun, step: int, sampled: pl.DataFrame) -> set[int]:
-    """Returns the indices of the groups without a signal, once all are graded. Raises as `score` does if too many
-    completions could not be graded: during an outage nobody knows which groups have a signal."""
+async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
+    """Returns the `sampled` rollouts of `step` with grades (ROLLOUT_SCHEMA), once all groups are graded. Raises
+    SandboxDownError or CoderlError if too many completions could not be graded: during an outage nobody knows which
+    groups have a signal."""
     try:
-        graded = await run.graded_ahead.graded(sampled, f"step {step}")
+        return await run.graded_ahead.graded(sampled, f"step {step}")
     except BaseException:
         # So that a retry grades again. Also if cancelled (by `Session.supervise`, say), which cancels the grading too:
         # a retry that found it would be cancelled itself.
         await run.graded_ahead.release(step)
         raise
-    return set(groups_without_signal(graded, run.counted_rewards))
 
 
 def _group_sizes(run: TrainingRun, problems: StepProblems) -> list[int]:
@@ -299,12 +299,9 @@ async def score(run: TrainingRun, step: int, sampled: PhaseResult) -> PhaseResul
     if recorded is not None:
         return PhaseResult(recorded)
     started = time.monotonic()
-    try:
-        # Most groups were graded while others were sampled; this waits for the rest. If it raises, nothing is written:
-        # the samples are scored again once the reward function is corrected.
-        graded = await run.graded_ahead.graded(sampled.rollouts, f"step {step}")
-    finally:
-        await run.graded_ahead.release(step)  # drops its grades: to free memory, or so that a retry grades again
+    # Most groups were graded while others were sampled; this waits for the rest. If it raises, nothing is written: the
+    # samples are scored again once the reward function is corrected.
+    graded = await _graded(run, step, sampled.rollouts)
     settings = run.settings
     if settings.on_hack == "stop":
         require_honest(graded, step)  # before it is written: on resume the rewards are those of the setting then
@@ -323,6 +320,8 @@ async def score(run: TrainingRun, step: int, sampled: PhaseResult) -> PhaseResul
         scored = await with_base_logprobs(base_client, scored, settings.sample_concurrency, which=is_asked)
         base_seconds = time.monotonic() - asked
     journal.write("scored", scored)
+    # Only now: a retry after a failure of the base model takes the grades that decided what was sampled.
+    await run.graded_ahead.release(step)
     return PhaseResult(scored, seconds=time.monotonic() - started - (base_seconds or 0.0), base_seconds=base_seconds)
 
 

@@ -16,7 +16,8 @@ from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.ledger import profile_tokens
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
-from coderl_tasks.problems import Problem
+from coderl_tasks.problems import Problem, Test
+from coderl_tasks.problems.problem import SpilledTests
 from coderl_tasks.problems.profile_columns import SHARD_SCHEMA
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.rounds import Progress, SamplingPlan, sample_in_rounds
@@ -118,6 +119,57 @@ async def test_a_shard_of_another_chat_format_is_another_measurement(
     (tmp_path / "request.json").write_text(json.dumps(request | {"renderer": "chat_template thinking=on"}))
     await profile(measuring, problems, counting, folder=tmp_path)
     assert counting.calls == 3
+
+
+async def test_a_problem_that_is_corrected_under_its_id_is_another_measurement(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
+    await profile(measuring, problems, folder=tmp_path)
+    counting, one = CountingSampler(measuring.sampler), problems[0]
+    others = (
+        replace(one, tests=(Test("", "2\n"),)),
+        replace(one, statement="Print 1."),
+        replace(one, time_limit_s=3.0),
+    )
+    for corrected in others:
+        before = counting.calls
+        frame = await profile(measuring, [corrected, *problems[1:]], counting, folder=tmp_path)
+        assert counting.calls == before + 3, corrected
+        assert frame.equals(await profile(measuring, [corrected, *problems[1:]])), corrected
+    keep = SpilledTests(tmp_path).keep  # as in evaluations, whose tests are in a file
+    for tests, calls in ((one.tests, 3), (one.tests, 0), (others[0].tests, 3)):
+        before = counting.calls
+        spilled = [keep(each) for each in (replace(one, tests=tests), *problems[1:])]
+        await profile(measuring, spilled, counting, folder=tmp_path / "spilled")
+        assert counting.calls == before + calls
+
+
+async def test_another_time_limit_grades_what_is_recorded_again(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
+    few, many = SamplingPlan(16, 4, StoppingRule(Band(0.1, 0.9))), SamplingPlan(16, 4)
+    slower = replace(measuring, judge=Judge(measuring.judge.client, 20.0))
+    whole = await profile(measuring, problems, sampling=many)
+    failing = CountingSampler(measuring.sampler, fail_from=6)
+
+    def spoil_grades() -> None:
+        for file in tmp_path.rglob("*.parquet"):
+            grades = {"verdict": pl.lit("time_limit"), "correctness_score": pl.lit(0.0)}
+            pl.read_parquet(file).with_columns(**grades).write_parquet(file)
+
+    with pytest.raises(InfraError):
+        await profile(measuring, problems, failing, folder=tmp_path, concurrency=1, sampling=many)
+    spoil_grades()
+    counting = CountingSampler(measuring.sampler)
+    assert (await profile(slower, problems, counting, folder=tmp_path, sampling=many)).equals(whole)
+    assert counting.calls == 12 - 6
+    spoil_grades()
+    # Of the finished shard too, whether a rule needs them at once or later.
+    again = await profile(measuring, problems, counting, folder=tmp_path, sampling=few)
+    assert again["n_samples"].sum() < whole["n_samples"].sum()
+    assert again.equals(await profile(measuring, problems, sampling=few))
+    assert (await profile(measuring, problems, counting, folder=tmp_path, sampling=many)).equals(whole)
+    assert counting.calls == 12 - 6
 
 
 async def test_a_restart_samples_only_what_is_missing(

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import tinker
 
-from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients
@@ -17,7 +17,7 @@ from coderl_tasks.policy.sampling import GroupRequest, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts import get_renderer, load_tokenizer
-from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings, Session
 from coderl_tasks.rollouts.turns import Record
 from coderl_tasks.services import Services
 
@@ -124,6 +124,40 @@ async def sampler(embedded: Services) -> AsyncIterator[tinker.SamplingClient]:
     service = await clients.connect(embedded.tinker_url, embedded.tinker_api_key)
     yield await clients.create_sampling_client(service, base_model=NANO_MODEL)
     await clients.disconnect(service)
+
+
+async def test_a_released_session_ends_with_the_work_that_uses_it_although_other_work_goes_on(
+    engine: RolloutEngine, embedded: Services
+) -> None:
+    session = Session(embedded, engine.judge, engine.renderer, context=512)
+
+    async def work(has_begun: asyncio.Event, may_end: asyncio.Event) -> tinker.ServiceClient:
+        service = await session.service()
+        has_begun.set()
+        await may_end.wait()
+        await clients.create_sampling_client(service, base_model=NANO_MODEL)  # its session is still open
+        return service
+
+    async def fail() -> None:
+        raise InfraError("the server was restarted")
+
+    async def begin() -> tuple[asyncio.Task[tinker.ServiceClient], asyncio.Event]:
+        has_begun, may_end = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(session.supervise(work(has_begun, may_end)))
+        await has_begun.wait()
+        return task, may_end
+
+    before, may_end_before = await begin()
+    with pytest.raises(InfraError, match="restarted"):
+        await session.supervise(fail())
+    after, may_end_after = await begin()
+    may_end_before.set()
+    released = await before
+    with pytest.raises(CoderlError):
+        await clients.create_sampling_client(released, base_model=NANO_MODEL)
+    may_end_after.set()
+    assert await after is session.current
+    await session.close()
 
 
 async def sample_all(

@@ -11,7 +11,7 @@ import tinker
 
 from coderl_tasks.environments.environment import CodeEnvironment, Turns
 from coderl_tasks.environments.feedback import NO_CALLS_LEFT, Reply
-from coderl_tasks.errors import InfraError, SandboxDownError
+from coderl_tasks.errors import CoderlError, InfraError, SandboxDownError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.journal.ledger import Budget, frame_tokens
@@ -34,14 +34,15 @@ SAID = "Wrong. Correct the program."
 
 @dataclass(frozen=True, eq=False)
 class Doubting(CodeEnvironment):
-    """Says that every answer is wrong; the first `outages` calls meet an outage."""
+    """Says that every answer is wrong; the first `faults` calls meet an outage, or another `fault`."""
 
-    outages: int = 0
+    faults: int = 0
+    fault: Verdict = Verdict.INFRA_ERROR
 
     async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
-        if self.outages:
-            object.__setattr__(self, "outages", self.outages - 1)
-            return [Reply(Verdict.INFRA_ERROR, None)] * len(texts)
+        if self.faults:
+            object.__setattr__(self, "faults", self.faults - 1)
+            return [Reply(self.fault, None)] * len(texts)
         return [Reply(Verdict.WRONG_ANSWER, f"{SAID} ({turn}, {len(text)})") for text in texts]
 
 
@@ -111,10 +112,10 @@ async def test_a_completion_goes_on_from_whatever_is_recorded_of_it(
     assert len(recorded) > 6
     again = engine_of(judge, environment)
     for before in recorded[:-1]:
-        assert is_unfinished(before, 3)
+        assert is_unfinished(again, before)
         resumed = await further_turns(again, sampler, PROBLEM, before, 1.0)
         assert resumed.equals(group)
-    assert not is_unfinished(group, 3)
+    assert not is_unfinished(again, group)
 
 
 async def test_nothing_recorded_is_sampled_or_asked_again(sampler: tinker.SamplingClient, judge: Judge) -> None:
@@ -144,16 +145,21 @@ async def test_limits_of_a_turn_and_of_a_completion(sampler: tinker.SamplingClie
     assert {len(turns) for turns in narrow["turns"]} == {1}, "a reply leaves no room for an answer"
 
 
-async def test_an_outage_leaves_a_completion_out_until_it_is_over(sampler: tinker.SamplingClient, judge: Judge) -> None:
-    environment = Doubting(turns=Turns(2), outages=1)
+@pytest.mark.parametrize(
+    ("fault", "error"), [(Verdict.INFRA_ERROR, SandboxDownError), (Verdict.CHECKER_ERROR, CoderlError)]
+)
+async def test_a_fault_leaves_a_completion_out_until_it_is_mended(
+    sampler: tinker.SamplingClient, judge: Judge, fault: Verdict, error: type[CoderlError]
+) -> None:
+    environment = Doubting(turns=Turns(2), faults=1, fault=fault)
     engine = engine_of(judge, environment)
     group, _ = await sampled(engine, sampler)
-    assert [turns[-1]["check"] for turns in group["turns"]] == ["infra_error"] * 4
-    with pytest.raises(SandboxDownError, match="4 of 4"):
+    assert [turns[-1]["check"] for turns in group["turns"]] == [fault] * 4
+    with pytest.raises(error, match="4 of 4"):
         require_replies(group, "step 0")
     graded = await engine.grade(PROBLEM, group)
-    assert set(graded["verdict"]) == {"infra_error"} and graded["reward"].null_count() == 4
-    assert is_unfinished(group, 2)
+    assert set(graded["verdict"]) == {fault} and graded["reward"].null_count() == 4
+    assert is_unfinished(engine, group)
     resumed = await further_turns(engine, sampler, PROBLEM, group, 1.0)
     undisturbed, _ = await sampled(engine_of(judge, Doubting(turns=Turns(2))), sampler)
     assert resumed.equals(undisturbed)
@@ -188,7 +194,7 @@ async def test_a_policy_calls_a_tool_and_its_last_answer_counts(sampler: tinker.
     graded = await engine.grade(add, group)
     assert graded["verdict"].to_list() == ["format_error", "format_error", "passed", "format_error"]
     for before in recorded[:-1]:
-        assert is_unfinished(before, 3)
+        assert is_unfinished(engine, before)
         assert (await further_turns(engine, sampler, add, before, 1.0)).equals(group)
 
 
@@ -221,6 +227,19 @@ async def test_outside_training_each_answer_is_graded(sampler: tinker.SamplingCl
     trained = await engine_of(judge, Doubting(turns=Turns(2))).grade(PROBLEM, group)
     assert trained["turn_verdicts"].null_count() == 4
     assert trained["verdict"].equals(graded["verdict"])
+
+
+async def test_without_log_probabilities_a_completion_goes_on_outside_training(
+    sampler: tinker.SamplingClient, judge: Judge
+) -> None:
+    environment = Doubting(turns=Turns(2))
+    _, recorded = await sampled(engine_of(judge, environment), sampler, n=1)
+    first = recorded[0].with_columns(logprobs=pl.lit(None, SAMPLED_SCHEMA["logprobs"]))
+    for purpose, turns in (("train", 1), ("evaluate", 2)):
+        engine = engine_of(judge, environment, cast("Purpose", purpose))
+        assert is_unfinished(engine, first) is (turns > 1)
+        (row,) = (await further_turns(engine, sampler, PROBLEM, first, 1.0)).to_dicts()
+        assert len(row["turns"]) == turns and row["logprobs"] is None
 
 
 async def test_a_completion_that_never_came_is_an_outage_of_an_evaluation(judge: Judge) -> None:

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -14,6 +15,7 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.journal import atomic
 from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.paths import NANO_MODEL
@@ -123,8 +125,9 @@ async def test_what_an_earlier_start_left_is_deleted_and_another_journals_states
         assert await stored(embedded, directory.commits()) == kept | later
 
 
+@pytest.mark.parametrize("has_initial", [True, False], ids=["initial is left", "none is left"])
 async def test_a_run_goes_on_bit_for_bit_where_none_of_the_newest_states_is_left(
-    embedded: Services, session: Session, tmp_path: Path
+    embedded: Services, session: Session, tmp_path: Path, has_initial: bool
 ) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         await train(session, directory, STEPS + 1)
@@ -132,12 +135,14 @@ async def test_a_run_goes_on_bit_for_bit_where_none_of_the_newest_states_is_left
         rest = await rest_client(embedded.tinker_url, embedded.tinker_api_key)
         left = await stored(embedded, whole)
         assert len(left) == SETTINGS.rolling_save.keep
-        for path in left:
+        (initial,) = read_checkpoints(directory.path)
+        for path in left if has_initial else {*left, initial["state_path"]}:
             await rest.delete_checkpoint_from_tinker_path(path)
     (tmp_path / "run" / "steps" / f"{STEPS:06d}" / "commit.json").unlink()
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         await train(session, directory, STEPS + 1)
         again = directory.commits()[STEPS].metrics
+        assert len(read_checkpoints(directory.path)) == (1 if has_initial else 2), "the start is saved anew"
     same = ("loss", "kl_sample_train", "n_tokens")
     assert [again[name] for name in same] == [whole[STEPS].metrics[name] for name in same]
     assert again["loss"] is not None
@@ -260,13 +265,20 @@ def test_what_states_need_is_known_from_the_rank() -> None:
     )
 
 
-async def test_a_step_is_not_begun_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    used = Services(None, None, (NOWHERE,), 1, ())
+@pytest.mark.parametrize("is_embedded", [True, False])
+async def test_a_step_is_not_begun_without_room(
+    embedded: Services, is_embedded: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    used = embedded if is_embedded else replace(embedded, embedded=())
     session = Session(used, Judge(SandboxClient([NOWHERE])), None, 512)  # type: ignore[arg-type]
+    # Where the server is coderl's own, a state and its sampler weights: the weights, Adam's moments, the weights again.
+    state = 4 * (disk.adapter_bytes(NANO_MODEL, SETTINGS.lora_rank) or 0) if is_embedded else 0
+    assert bool(state) == is_embedded
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         run = TrainingRun(SETTINGS, directory, session, {}, [], [], {})
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=256 * 2**20 + state))
         atomic.require_room(run.folders, run.state_bytes)
-        monkeypatch.setattr(atomic, "LEAST_FREE", 2**60)
-        with pytest.raises(InfraError, match=r"MiB are free at .*, and nothing is begun with less than .*coderl clean"):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=256 * 2**20 + state - 1))
+        with pytest.raises(InfraError, match=r"256 MiB are free at .*, and nothing is begun with less than .*clean"):
             await _step(run, 0, None, None, None)  # type: ignore[arg-type]
         assert not (tmp_path / "run" / "steps").exists()

@@ -4,23 +4,27 @@ phase on a real Tinker server that loses log-probabilities. What Prefect keeps o
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import polars as pl
 import pytest
+import tinker
 from prefect import flow, task
 
+from coderl_tasks.environments.gsm8k import Gsm8kEnvironment
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.grading.scoring import ScoredCompletion
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy.rollout import VARYING_COLUMNS
 from coderl_tasks.policy.sampling import Completion, GroupRequest, group_frame
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.policy.update import kl_to_base
+from coderl_tasks.problems.loading import QUESTION_ROWS
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.rollouts.engine import Session
@@ -134,6 +138,37 @@ async def test_the_kl_to_the_base_model_is_observed_and_nothing_is_trained_on_it
     gaps = [-0.5 - float(base[0]) for base in seen["base_logprobs"].drop_nulls()]
     found = kl_to_base(seen)
     assert found is not None and found[0] == pytest.approx(sum(gaps) / 4) and kl_to_base(plain) is None
+
+
+async def test_a_retry_for_the_base_model_takes_the_grades_that_there_are(closed: str, tmp_path: Path) -> None:
+    """Graded anew, a program at the edge of its time limit could come out otherwise than when the step was sampled."""
+    graded: list[str] = []
+
+    class Noted(Gsm8kEnvironment):
+        async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
+            graded.extend(texts)
+            return await super().score(judge, problem, texts)
+
+    class WithoutTinker(Session):
+        async def service(self) -> tinker.ServiceClient:
+            raise InfraError("no answer from Tinker")
+
+    texts = ["<answer>42</answer>", "<answer>41</answer>"]
+    problem = QUESTION_ROWS.read({"question": "What is 6 x 7?", "answer": "#### 42"}, split="main", source_row=0)
+    request = GroupRequest(0, problem.problem_id, "main", [1, 2], len(texts), 8, 0, 1.0, step=0)
+    completions = [Completion([number], [-0.5], "stop") for number in range(len(texts))]
+    frame = group_frame(request, completions, decode=partial(text_of, texts))
+    settings = TrainSettings.model_validate({"environment": "gsm8k", "kl": "penalty_coef:0.1"})
+    renderer = get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
+    async with SandboxClient([closed]) as client:
+        services = Services(closed, "tml-x", (closed,), 1, ())
+        session = WithoutTinker(services, Judge(client), renderer, 512, environment=Noted())
+        with RunDirectory.open(tmp_path, {}) as directory:
+            run = TrainingRun(settings, directory, session, {problem.problem_id: problem}, [], [], {})
+            for _ in range(2):
+                with pytest.raises(InfraError, match="no answer from Tinker"):
+                    await score.fn(run, 0, PhaseResult(frame))
+    assert graded == texts
 
 
 def text_of(texts: list[str], tokens: list[int]) -> str:
