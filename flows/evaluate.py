@@ -92,8 +92,9 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
 
 async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display) -> dict[str, Any]:
     """Returns the summary of the evaluation in `folder`, whose lock this process holds: made now, or recorded there by
-    an earlier start. In both cases it is compared anew with the evaluation that the settings name, and published.
-    Raises ConfigError if its problems are not those recorded, or none of those of `compare_to`."""
+    an earlier start. In both cases it is compared anew with the evaluation that the settings name, and published; if
+    they name none, a comparison on record stays there. Raises ConfigError if its problems are not those recorded, or
+    none of those of `compare_to`."""
     journal = EvalJournal(folder)
     summary, rollouts = journal.read_summary(), journal.read_rollouts()
     problems = flow_plans.evaluation_problems(settings, folder)
@@ -116,20 +117,19 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
             f"{flow_plans.evaluated_on(settings)} has other problems than when {folder} was evaluated: to evaluate "
             "again, set log_path=NAME"
         )
-    summary.pop("compare", None)  # an earlier start may have compared with another one
     before: EvalRecord | None = None
+    comparison: dict[str, Any] = {}
     if other is not None:
         before = _eval_record(other, flow_plans.compared_name(other, policy.run))
         comparison = compared(other.read_rollouts(), rollouts, to=before.name, sides=(before.summary, summary))
         if not comparison:
             display.say(f"not compared with {other.folder}: no problem was graded in both")
-        summary |= comparison
-    # Even if it was recorded: this comparison may be a new one.
-    journal.write(rollouts, summary)
+    # Even if it was recorded: this comparison may be a new one. Without one, an earlier start's stays on record.
+    journal.write(rollouts, summary | comparison)
     dataset = ",".join(settings.benchmark or [settings.dataset])
     markdown = evaluation_markdown(_eval_record(journal, folder.name), before, dataset=dataset)
     publish_later("evaluation", folder.name, markdown)
-    return summary
+    return {key: value for key, value in summary.items() if key != "compare"} | comparison
 
 
 async def _take_or_sample(
@@ -185,6 +185,7 @@ def taken_from_the_run(
     same_policy &= summary.get("served_by", policy.served_by) == policy.served_by  # older summaries have no such key
     if not (same_settings and same_policy and rollouts["problem_id"].to_list() == problem_ids):
         return None
+    summary.pop("compare", None)  # this evaluation has a comparison of its own, or none
     return rollouts, summary | {"taken_from": FINAL}
 
 

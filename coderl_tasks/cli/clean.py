@@ -28,7 +28,7 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.gguf_models import models_folder, remove
 from coderl_tasks.insight.record import run_state, tree_bytes
 from coderl_tasks.journal.directory_lock import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
-from coderl_tasks.journal.recorded_json import LOCK_FILE, is_untouched, recorded_config
+from coderl_tasks.journal.recorded_json import CONFIG_FILE, LOCK_FILE, is_untouched, recorded_config
 from coderl_tasks.journal.run_directory import is_unstarted
 from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.paths import POOLS, tinker_store
@@ -151,7 +151,7 @@ def unnamed_checkpoints(tinker: Path, roots: Sequence[Path]) -> list[Removal]:
 
 
 def _named_in(root: Path) -> Iterable[str]:
-    for folder in _folders(root):
+    for folder in [root] if (root / CONFIG_FILE).is_file() else _folders(root):  # --runs may name a run itself
         try:
             config = recorded_config(folder)
             finished = config is not None and run_state(folder, config) == "finished"

@@ -8,7 +8,7 @@ import shutil
 import signal
 from argparse import Namespace
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,7 +18,7 @@ from coderl_tasks.errors import ConfigError, InfraError, TerminatedError
 from coderl_tasks.evaluation.policy import SavedPolicy, saved_policy
 from coderl_tasks.export.download import SampledSequence, fetch_adapter, finish_adapter
 from coderl_tasks.export.model_card import model_card
-from coderl_tasks.journal.atomic import scan_parquet, sync_folder
+from coderl_tasks.journal.atomic import DamagedFileError, read_json, scan_parquet, sync_folder
 from coderl_tasks.journal.run_names import record_path
 from coderl_tasks.journal.steps import scored_files
 from coderl_tasks.paths import find_local, local_model_folder
@@ -130,20 +130,31 @@ async def _fetch(used: Services, policy: SavedPolicy, adapter: Path, *, checks: 
         client = await fetch_adapter(service, rest, policy.state_path, adapter)
         if not checks:
             return []
-        # At another temperature a service may report the log-probabilities of the scaled distribution.
-        plain = policy.config.get("temperature") == 1.0
-        return (recorded_sequences(policy) if plain else []) or await fresh_sequences(client, policy)
+        return recorded_sequences(policy) or await fresh_sequences(client, policy)
     finally:
         await disconnect(service)
 
 
 def recorded_sequences(policy: SavedPolicy) -> list[SampledSequence]:
-    """A few of the run's rollouts that this policy sampled, each cut off at LONGEST tokens; none of the last step's."""
+    """A few of the run's rollouts that this policy sampled, each cut off at LONGEST tokens; none of the last step's,
+    and none where the run was sampled at another temperature than 1."""
+    # At another temperature a service may report the log-probabilities of the scaled distribution.
+    if policy.config.get("temperature") != 1.0 or _has_raised_temperature(policy.run):
+        return []
     # A policy samples the step after it; with overlap the one after that.
     files = [policy.run / f"steps/{policy.step + ahead:06d}/scored.parquet" for ahead in (1, 2)]
     rows = _rollouts([file for file in files if file.is_file()]).filter(pl.col("sampler_step") == policy.step)
     sampled = rows.head(SEQUENCES).select("prompt_tokens", "completion_tokens", "logprobs").iter_rows()
     return [SampledSequence(prompt, tokens[:LONGEST], logprobs[:LONGEST]) for prompt, tokens, logprobs in sampled]
+
+
+def _has_raised_temperature(run: Path) -> bool:
+    """Whether an act of steer=act has raised the temperature, which config.json does not say."""
+    for file in run.glob("steps/*/commit.json"):
+        with suppress(DamagedFileError):  # the next start of the run sets it aside
+            if any(act["setting"] == "temperature" for act in read_json(file).get("acts", ())):
+                return True
+    return False
 
 
 async def fresh_sequences(client: "tinker.TrainingClient", policy: SavedPolicy) -> list[SampledSequence]:

@@ -5,8 +5,11 @@ benchmark's completions go on from there (HumanEval). `solution` and `code` are 
 """
 
 import asyncio
+import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +23,17 @@ from coderl_tasks.evaluation.policy import COMPLETIONS
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.scoring import Verdict, extract_code, score_codes
 from coderl_tasks.grading.table import read_completions
-from coderl_tasks.journal.steps import GroupFiles
+from coderl_tasks.journal.atomic import make_folder, write_json
+from coderl_tasks.journal.steps import FINGERPRINT_FILE, GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.sampling import Completion, GroupRequest, graded_group, group_frame, require_graded
 from coderl_tasks.problems import Problem
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import first_error
-from coderl_tasks.rollouts.rounds import Progress
+from coderl_tasks.rollouts.rounds import Progress, deciding_digest, read_fingerprint
 from coderl_tasks.settings import EvaluateSettings
 
+logger = logging.getLogger(__name__)
 _PROBLEMS_AT_ONCE = 64
 
 
@@ -96,8 +101,16 @@ async def grade_completions(
     completions: CompletionsFile, problems: Sequence[Problem], judge: Judge, groups: GroupFiles, on_progress: Progress
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Grades the `completions` of a file. Returns them as rollouts (ROLLOUT_SCHEMA, in problem order) with a summary.
-    `groups` records each problem's completions, by its index in `problems`, once they are graded; recorded ones are not
-    graded again. Raises InfraError if the sandbox could not grade them."""
+    `groups` records each problem's completions, by its index in `problems`, once they are graded. Recorded ones are not
+    graded again, if they are of the same completions, problems and limits; else they are deleted. Raises InfraError if
+    the sandbox could not grade them."""
+    request = _fingerprint(completions, problems, judge)
+    if read_fingerprint(groups.folder) != request:
+        if groups.indices():
+            logger.warning("%s holds groups of other completions or settings: they are deleted", groups.folder)
+        # In this order: a crash in between must not leave a fingerprint beside groups that are not its own.
+        groups.remove()
+        write_json(make_folder(groups.folder) / FINGERPRINT_FILE, request)
     recorded = {  # by index; what an outage left ungraded, or a file without verdicts, is graded again
         index: frame
         for index, frame in groups.read().items()
@@ -124,6 +137,15 @@ async def grade_completions(
     rollouts = pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *(recorded[index] for index in sorted(recorded))])
     require_graded(rollouts, "evaluate")
     return rollouts, summarize(rollouts, policy=f"{COMPLETIONS}{completions.file}")
+
+
+def _fingerprint(completions: CompletionsFile, problems: Sequence[Problem], judge: Judge) -> dict[str, Any]:
+    """What decides the verdicts, recorded beside them: the completions, the problems in their order, and the limits."""
+    of_problems = [deciding_digest(problems), [(p.split, p.tests_total) for p in problems]]
+    of_file = [(completions.texts[p.problem_id], completions.codes[p.problem_id]) for p in problems]
+    # JSON escapes lone surrogates, which UTF-8 has no bytes for.
+    digest = sha256(json.dumps([of_problems, of_file]).encode()).hexdigest()
+    return {"completions": digest, "reward_timeout": judge.timeout_s, "isolation_per_test": judge.isolation_per_test}
 
 
 def _ungraded_group(index: int, problem: Problem, texts: Sequence[str]) -> pl.DataFrame:

@@ -24,7 +24,7 @@ from coderl_tasks.stats import (
 
 # What of an evaluation's summary says what was evaluated, and how; USUAL values are left out of a summary.
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
-USUAL = {"n_samples": 1, "top_p": 1.0}
+USUAL = {"n_samples": 1, "top_p": 1.0, "max_turns": 1, "max_tool_calls": 0}
 SERVICE_KEY = "served_by"  # and what answered, where that is known
 ROUNDING = 1e-9  # between differences of shares that are equal
 MOST_IN_COMMON = 0.9  # of the smaller evaluation's problems; below, the data differ (a few may be ungraded)

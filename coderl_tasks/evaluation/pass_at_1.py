@@ -15,6 +15,7 @@ import tinker
 from prefect import task
 
 from coderl_tasks.errors import InfraError
+from coderl_tasks.evaluation.paired import USUAL
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.grading.scoring import UNGRADED, Verdict
 from coderl_tasks.journal.steps import GroupFiles
@@ -47,7 +48,9 @@ async def evaluate_policy(
     used = engine.settings
     summary = summarize(rollouts, temperature=used.temperature, max_tokens=used.max_tokens, policy=used.policy)
     summary |= {"served_by": used.served_by} if used.served_by else {}  # empty: not known
-    return rollouts, summary | ({"top_p": used.top_p} if used.top_p < 1 else {})  # 1: as usual
+    turns = engine.environment.turns
+    others = {"top_p": used.top_p, "max_turns": turns.most - turns.tool_calls, "max_tool_calls": turns.tool_calls}
+    return rollouts, summary | {key: value for key, value in others.items() if value != USUAL[key]}
 
 
 def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> list[Problem]:

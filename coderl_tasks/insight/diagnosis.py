@@ -185,7 +185,7 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
             lines.append(f"{letter} {record.name}: Pass@1 {record.pass_at_1:.1%} [{low:.1%}, {high:.1%}]  {policy}")
     if len(sides) == 2 and len(sides[0]) == len(sides[1]) == 1:
         return lines + _lines_by_split(sides[0][0], sides[1][0])
-    return [*lines, _line_over_seeds(sides)]
+    return lines + _lines_over_seeds(sides)
 
 
 def _lines_by_split(side_a: EvalRecord, side_b: EvalRecord) -> list[str]:
@@ -203,15 +203,22 @@ def _lines_by_split(side_a: EvalRecord, side_b: EvalRecord) -> list[str]:
     return lines + ([f"warning: {comparison.warning}"] if comparison.warning else [])
 
 
-def _line_over_seeds(sides: Sequence[Sequence[EvalRecord]]) -> str:
-    """The mean over seeds with its interval: of Pass@1 if there is one side, else of the difference B - A per seed."""
+def _lines_over_seeds(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
+    """The mean over seeds with its interval: of Pass@1 if there is one side, else of the difference B - A per seed, and
+    a warning for each way in which the evaluations of a pair differ in more than the policy."""
     n_seeds = max(map(len, sides))
-    rollouts_of_sides = [[_rollouts(record) for record in side] for side in sides]
     # A side with a single evaluation is compared with each seed of the other.
-    side_a, *side_b = (rollouts * n_seeds if len(rollouts) == 1 else rollouts for rollouts in rollouts_of_sides)
+    records = [[*side] * n_seeds if len(side) == 1 else [*side] for side in sides]
+    side_a, *side_b = ([_rollouts(record) for record in side] for side in records)
+    warnings: list[str | None] = []
     if side_b:
         what, sign, lowest = "B - A, seed by seed", "+", -1.0
         seeds = paired.over_seeds(after=side_b[0], before=side_a)
+        in_common = (paired.paired_outcomes(*frames).height for frames in zip(side_a, side_b[0], strict=True))
+        warnings = [
+            paired.unlike(before.summary, after.summary, n)
+            for before, after, n in zip(*records, in_common, strict=True)
+        ]
     else:
         what, sign, lowest = "Pass@1", "", 0.0
         seeds = paired.over_seeds(after=side_a)
@@ -222,10 +229,11 @@ def _line_over_seeds(sides: Sequence[Sequence[EvalRecord]]) -> str:
 
     mean, low, high = map(percent, seeds.mean)
     by_seed = " ".join(map(percent, seeds.by_seed))
-    return (
+    line = (
         f"{what}: {by_seed}; mean {mean} [{low}, {high}] for other seeds and "
         f"problems, standard deviation between seeds {100 * seeds.spread:.1f}, on {seeds.n} problems"
     )
+    return [line, *(f"warning: {warning}" for warning in dict.fromkeys(warnings) if warning)]
 
 
 def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *, dataset: str = "") -> str:

@@ -45,6 +45,8 @@ _SHOWN_STEPS = """
             QUALIFY (row_number() OVER (PARTITION BY run ORDER BY step) - 1)
                     % greatest((count(*) OVER (PARTITION BY run) - 1) // 9, 1) = 0
                  OR row_number() OVER (PARTITION BY run ORDER BY step) = count(*) OVER (PARTITION BY run)"""
+_FIFTHS = """5 * (step - min(step) OVER w) // (1 + max(step) OVER w - min(step) OVER w) AS fifth,
+                   5 * (max(step) OVER w - min(step) OVER w) // (1 + max(step) OVER w - min(step) OVER w) AS latest"""
 _CHANGED = """
         SELECT a.run, a.split, a.problem_id, b.verdict AS baseline, a.verdict AS final, a.code
         FROM eval_rollouts a JOIN eval_rollouts b USING (run, problem_id, split, sample_index)
@@ -66,13 +68,13 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
                round(ci_high, 4) AS ci_high
         FROM eval_splits ANTI JOIN (SELECT * FROM evals WHERE taken_from IS NOT NULL) USING (run, eval)
         ORDER BY run, step, eval, split <> 'overall', split"""),
-    NamedQuery("verdicts", RUN, "How do verdicts shift from the first fifth of the steps to the last?", """
+    NamedQuery("verdicts", RUN, "How do verdicts shift from the first fifth of the steps to the last?", f"""
         WITH placed AS (
-            SELECT run, verdict, 5 * (step - min(step) OVER w) // (1 + max(step) OVER w - min(step) OVER w) AS fifth
+            SELECT run, verdict, {_FIFTHS}
             FROM outcomes WHERE verdict IS NOT NULL WINDOW w AS (PARTITION BY run)
         ), counted AS (
             SELECT run, verdict, count(*) AS completions, count(*) FILTER (fifth = 0) AS early,
-                   count(*) FILTER (fifth = 4) AS late
+                   count(*) FILTER (fifth = latest) AS late
             FROM placed GROUP BY run, verdict
         )
         SELECT run, verdict, completions, round(early / sum(early) OVER r, 4) AS first_fifth,
@@ -90,31 +92,31 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
     NamedQuery("turns", RUN, "What do replies add: how often is each answer the last, and right?", """
         SELECT run, n_turns AS answers, count(*) AS completions, count(*) FILTER (verdict = 'passed') AS passed,
                round(avg((verdict = 'passed')::INT), 3) AS pass_rate, round(avg(n_completion_tokens)) AS tokens
-        FROM outcomes WHERE n_turns IS NOT NULL AND verdict NOT IN ('infra_error', 'checker_error')
+        FROM outcomes WHERE n_turns IS NOT NULL AND reward IS NOT NULL
         GROUP BY run, n_turns ORDER BY run, n_turns"""),
     NamedQuery("hardest", RUN, "Which training problems does the policy fail most?", """
         SELECT run, problem_id, split, count(*) AS completions, count(*) FILTER (verdict = 'passed') AS passed,
                round(avg((verdict = 'passed')::INT), 3) AS pass_rate, mode(verdict ORDER BY verdict) AS usual_verdict,
                max(step) AS last_step
-        FROM outcomes WHERE verdict NOT IN ('infra_error', 'checker_error')
+        FROM outcomes WHERE reward IS NOT NULL
         GROUP BY run, problem_id, split ORDER BY run, pass_rate, completions DESC, problem_id LIMIT 25"""),
-    NamedQuery("sources", RUN, "How does each source of problems do, from the first fifth to the last?", """
+    NamedQuery("sources", RUN, "How does each source of problems do, from the first fifth to the last?", f"""
         WITH placed AS (
             SELECT run, split, reward, verdict, n_completion_tokens AS tokens, trained,
-                   5 * (step - min(step) OVER w) // (1 + max(step) OVER w - min(step) OVER w) AS fifth
-            FROM outcomes WHERE verdict NOT IN ('infra_error', 'checker_error') WINDOW w AS (PARTITION BY run)
+                   {_FIFTHS}
+            FROM outcomes WHERE reward IS NOT NULL WINDOW w AS (PARTITION BY run)
         )
         SELECT run, split, count(*) AS completions, round(avg(reward), 3) AS reward,
                round(avg((verdict = 'passed')::INT), 3) AS passed,
                round(avg(reward) FILTER (fifth = 0), 3) AS reward_early,
-               round(avg(reward) FILTER (fifth = 4), 3) AS reward_late,
+               round(avg(reward) FILTER (fifth = latest), 3) AS reward_late,
                round(avg(trained::INT), 3) AS trained, round(avg(tokens), 1) AS tokens
         FROM placed GROUP BY run, split ORDER BY run, completions DESC, split"""),
     NamedQuery("lengths", RUN, "Do longer completions earn more? By tenths of their lengths.", """
         WITH tenths AS (
             SELECT run, n_completion_tokens AS tokens, reward, verdict, stop_reason,
                    ntile(10) OVER lengths AS tenth
-            FROM outcomes WHERE verdict NOT IN ('infra_error', 'checker_error')
+            FROM outcomes WHERE reward IS NOT NULL
             WINDOW lengths AS (PARTITION BY run ORDER BY n_completion_tokens, step, group_index, sample_index)
         )
         SELECT run, tenth, min(tokens) AS shortest, max(tokens) AS longest, round(avg(reward), 3) AS reward,
@@ -131,13 +133,14 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
         ORDER BY time_outs DESC, run, problem_id LIMIT 25"""),
     NamedQuery("staleness", RUN, "How far behind was the policy that sampled, and what did that cost?", """
         SELECT run, step - 1 - sampler_step AS steps_behind, count(*) AS completions, round(avg(reward), 3) AS reward,
-               round(avg((verdict = 'passed')::INT), 3) AS passed, round(avg(trained::INT), 3) AS trained
+               round(avg((verdict = 'passed')::INT) FILTER (reward IS NOT NULL), 3) AS passed,
+               round(avg(trained::INT), 3) AS trained
         FROM outcomes GROUP BY run, steps_behind ORDER BY run, steps_behind"""),
     NamedQuery("hardest_solved", RUN, "Which problems were hopeless for longest, and then solved?", """
         WITH groups AS (
             SELECT run, problem_id, split, step, count(*) AS completions,
                    count(*) FILTER (verdict = 'passed') AS passed
-            FROM outcomes WHERE verdict NOT IN ('infra_error', 'checker_error') GROUP BY run, problem_id, split, step
+            FROM outcomes WHERE reward IS NOT NULL GROUP BY run, problem_id, split, step
         ), firsts AS (
             SELECT *, min(step) FILTER (passed > 0) OVER (PARTITION BY run, problem_id) AS first_solved FROM groups
         )
@@ -149,7 +152,7 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
     NamedQuery("problems", RUN, "How did each problem's pass rate move, visit by visit?", """
         WITH visits AS (
             SELECT run, problem_id, split, step, group_index, round(avg((verdict = 'passed')::INT), 2) AS pass_rate
-            FROM outcomes WHERE verdict NOT IN ('infra_error', 'checker_error')
+            FROM outcomes WHERE reward IS NOT NULL
             GROUP BY run, problem_id, split, step, group_index
         )
         SELECT run, problem_id, split, count(*) AS visits, min(step) AS first_step, max(step) AS last_step,
@@ -160,7 +163,7 @@ NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in (
     NamedQuery("worse", RUN, "Which training problems are solved less often now than at first?", """
         WITH visits AS (
             SELECT run, problem_id, split, step, count(*) AS graded, count(*) FILTER (verdict = 'passed') AS passed
-            FROM outcomes WHERE verdict NOT IN ('infra_error', 'checker_error') GROUP BY run, problem_id, split, step
+            FROM outcomes WHERE reward IS NOT NULL GROUP BY run, problem_id, split, step
         )
         SELECT run, problem_id, split, min(step) AS first_step, arg_min(passed, step) AS first_passed,
                arg_min(graded, step) AS first_graded, max(step) AS last_step, arg_max(passed, step) AS last_passed,

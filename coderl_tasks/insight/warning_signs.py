@@ -4,14 +4,15 @@
 the rows only: a resumed run feeds it the recorded rows, and nothing is reported twice.
 
 Every rule judges a window of steps, since one step is noise: a mean reward over 5 steps of 8 problems has a standard
-deviation of 0.07 with a constant policy. A sign is over if it was absent for QUIET steps. Rewards lie in [0, 1].
+deviation of 0.07 with a constant policy. A sign is over if it was absent for QUIET steps. Rewards lie in [0, 1], but
+with environment=custom they can be scores of any size.
 """
 
 import heapq
 import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -151,9 +152,15 @@ def _low_format(history: History) -> Sign | None:
     rate = history.recent("format_rate")
     if rate is None or rate >= 0.5:  # a base model that was told the format keeps to it in most of its answers
         return None
-    return Sign(
-        f"only {rate:.0%} of the last completions held a code block: is the renderer the model's own?", 1 - rate
-    )
+    did = "gave their answer in the format that the prompt asks for"
+    if _is_chat(history.config):
+        did = "held a code block: is the renderer the model's own?"
+    return Sign(f"only {rate:.0%} of the last completions {did}", 1 - rate)
+
+
+def _is_chat(config: Row) -> bool:
+    """Whether prompts are in the model's chat format: those of environment=gsm8k are plain text."""
+    return config.get("environment") != "gsm8k"
 
 
 def _format_falls(history: History) -> Sign | None:
@@ -225,16 +232,21 @@ def _loss_explodes(history: History) -> Sign | None:
     """A sign if two of the last five steps have a loss per token that is impossible with ratios near 1. The loss is at
     most the mean of |advantage| times the ratio. With every estimator a group's mean |advantage| is at most 2; healthy
     runs have losses of 0.01, since advantages cancel. Some losses also weigh a token by its log-probability, whose
-    mean is the entropy. A KL penalty is centred over the step's tokens and adds 0 to the sum."""
+    mean is the entropy. A KL penalty is centred over the step's tokens and adds 0 to the sum. With environment=custom
+    rewards can be scores of any size: there a loss is judged by the usual standard deviation of the advantages, unless
+    maxrl has divided these by the mean reward."""
     rows = [row for row in history.steps[-LOOK_BACK:] if row.get("n_tokens") and row.get("loss") is not None]
     losses = [abs(row["loss"]) / row["n_tokens"] for row in rows]
     if len(losses) < FEWEST:
         return None
     usual, scale = statistics.median(losses), 1.0
+    has_scores = history.config.get("environment") == "custom" and history.config.get("advantage") != "maxrl"
+    if has_scores and (spreads := history.values("advantage_std", LOOK_BACK)):
+        scale = max(scale, statistics.median(spreads))
     kind = LOSSES.get(str(history.config.get("loss_fn")))
     if kind and kind.weighs_logprobs and (entropies := history.values("entropy", LOOK_BACK)):
         # The run's median entropy, because the entropy of a diverging policy explodes too.
-        scale = max(scale, statistics.median(entropies))
+        scale *= max(1.0, statistics.median(entropies))
     # Beyond the bound, or far from the run's median: healthy runs stay within about 10 medians, and below 0.1.
     large = [loss for loss in losses[-5:] if not loss <= 3 * scale or (loss > scale / 2 and loss > 20 * usual)]
     if len(large) < 2:
@@ -273,12 +285,17 @@ def _by_chance(history: History, deviations: float) -> float:
     return deviations * math.sqrt(2 * 0.1 / (5 * groups)) if groups else 0.0
 
 
+def _reward_size(means: Sequence[float]) -> float:
+    """What `means` of the reward are measured by: 1, or the largest where scores of environment=custom are larger."""
+    return max(1.0, *map(abs, means))
+
+
 def _oscillates(history: History) -> Sign | None:
     """At least three turns in 40 steps of the mean over five, each beyond chance, and 0.2: less harms nothing."""
     means = history.means("mean_reward")[-40:]
     if len(means) < 15:
         return None
-    swing = max(0.2, _by_chance(history, 3))
+    swing = _reward_size(means) * max(0.2, _by_chance(history, 3))
     turns, low, high, rising = 0, means[0], means[0], None
     for value in means[1:]:
         low, high = min(low, value), max(high, value)
@@ -300,7 +317,7 @@ def _reward_collapse(history: History) -> Sign | None:
         return None
     peak, now = max(means), means[-1]
     # Four: the peak is the highest of many means.
-    if peak - now < max(0.15, _by_chance(history, 4)) or now > 0.6 * peak:
+    if peak - now < _reward_size(means) * max(0.15, _by_chance(history, 4)) or now > 0.6 * peak:
         return None
     # The middle one of the five steps that the mean is over.
     step = history.steps[-LOOK_BACK:][means.index(peak) + 2]["step"]
@@ -520,7 +537,9 @@ class Watch:
         return [Notice(f"step {step}: worse since step {episode.begun}: {self.text(episode)}", True)]
 
     def text(self, episode: Episode) -> str:
-        remedies = ", or ".join(remedy.text(self.history.config) for remedy in episode.rule.remedies)
+        config = self.history.config
+        fitting = (remedy for remedy in episode.rule.remedies if remedy is not RENDERER or _is_chat(config))
+        remedies = ", or ".join(remedy.text(config) for remedy in fitting)
         return f"{episode.rule.name.replace('_', ' ')}: {episode.sign.what}{remedies and f'; try: {remedies}'}"
 
     def still(self) -> list[str]:

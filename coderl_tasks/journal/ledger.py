@@ -21,6 +21,7 @@ crash. Tokens are counted as the service's clients do (the length of each datum'
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
@@ -33,7 +34,7 @@ import polars as pl
 from coderl_tasks.addresses import explained, filesystem, joined
 from coderl_tasks.errors import BudgetReachedError, ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, scan_parquet, write_json
-from coderl_tasks.journal.steps import BASELINE, FINAL, FINGERPRINT_FILE, Commit
+from coderl_tasks.journal.steps import BASELINE, FINAL, FINGERPRINT_FILE, TIME_LIMIT_KEY, Commit
 from coderl_tasks.policy.rollout import ENVIRONMENT, KEPT, REPEATED, TURN_TOKENS
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS
@@ -49,6 +50,8 @@ LISTINGS = 10
 LEAST_USD = 1e-9  # a cap is above 0
 METRICS = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training", "tokens_base")
 """The columns of metrics.jsonl that have a step's tokens, in the order of Tokens; older rows lack the last."""
+_OWN_EVALUATION = re.compile(rf"step-.*|({BASELINE}|{FINAL})(-step-.*|-before(-\d+)?)?")
+"""The names of the evaluations that training makes, also of earlier ones under another name (`EvalJournal.keep_as`)."""
 _GROUP_KEY = ("step", "group_index", "attempt")  # the columns of rollouts that tokens are counted by
 
 
@@ -319,7 +322,7 @@ def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Bu
         return Budget(settings)
     epochs, committed = settings.epochs_per_rollout_batch, {commit.step: commit for commit in commits}
     # The run's own evaluations: others are of `coderl evaluate`, which has a budget of its own.
-    own = (folder for folder in path.glob("evals/*") if folder.name.startswith((BASELINE, FINAL, "step-")))
+    own = (folder for folder in path.glob("evals/*") if _OWN_EVALUATION.fullmatch(folder.name))
     budget = Budget(settings, map(evaluation_tokens, own))
     # Users may keep copies of steps beside them, under other names.
     for folder in sorted(folder for folder in path.glob("steps/*") if folder.name.isdecimal()):
@@ -386,8 +389,12 @@ def _shard_tokens(fs: "AbstractFileSystem", folder: str, files: list[str]) -> To
     of_groups = f"{folder}/groups/{FINGERPRINT_FILE}"
     wholes = [fs.cat_file(whole)] if whole in files else []
     places: set[tuple[int, int]] = set()
-    if {request, of_groups} <= {*files} and json.loads(fs.cat_file(request)) == json.loads(fs.cat_file(of_groups)):
-        # A finished shard that is sampled on has its new rounds in groups/, beside those that the file has too.
+    # Another time limit of the judge only decides grades.
+    requests = [
+        json.loads(fs.cat_file(file)) | {TIME_LIMIT_KEY: None} for file in (request, of_groups) if file in files
+    ]
+    if len(requests) == 2 and requests[0] == requests[1]:
+        # A finished shard that is sampled on, or graded again, has rounds in groups/ that the file has too.
         places = {place for each in wholes for place in _places(each)}
     groups = (fs.cat_file(file) for file in files if file.startswith(f"{folder}/groups/") and file.endswith(".parquet"))
     more = Tokens(**json.loads(fs.cat_file(lost))) if lost in files else Tokens()

@@ -99,6 +99,8 @@ class Summary(Share):
     max_tokens: Number | None = None
     n_samples: Number | None = None
     top_p: Number | None = None
+    max_turns: Number | None = None
+    max_tool_calls: Number | None = None
     policy: str | None = None
     taken_from: str | None = None
     compare: Compared | None = None
@@ -249,7 +251,8 @@ def check_resume(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigC
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        if isinstance(value, Mapping):
+        # Each member of a family is a setting. `prices` is one setting, whose value is a mapping.
+        if isinstance(value, Mapping) and not isinstance(_DEFAULTS.get(f"{prefix}{key}"), Mapping):
             flat |= _flatten(value, f"{prefix}{key}.")
         else:
             # JSON has no tuples: what was recorded comes back as a list.

@@ -273,7 +273,7 @@ def is_unstarted(path: Path) -> bool:
     names = {child.name for child in children}
     if any(child.is_symlink() for child in (path, *children)):  # what lies behind it is somebody's arrangement
         return False
-    if not names <= {*_EARLY, "report.html", "steps", "evals"} or not (names or is_given_name(path.name)):
+    if not names <= {*_EARLY, "report.html", "steps", "evals", "wandb"} or not (names or is_given_name(path.name)):
         return False
     # Without one of its own marks a folder with such names in it may be anybody's.
     if names and not names & {"run.lock", "config.json"}:

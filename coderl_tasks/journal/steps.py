@@ -53,6 +53,7 @@ TOKENS_PER_ROW_GROUP = 2**21  # of completions, encoded at a time: some 25 MB wi
 PHASE_FILES: dict[Phase, str] = {"sampled": "sampled.parquet", "scored": "scored.parquet", "commit": "commit.json"}
 PROBLEMS_FILE, TRAINER_FILE = "problems.json", "trainer_logprobs.parquet"
 _SCHEMAS: dict[RolloutPhase, Mapping[str, pl.DataType]] = {"sampled": SAMPLED_SCHEMA, "scored": ROLLOUT_SCHEMA}
+TIME_LIMIT_KEY = "timeout_s"  # of a fingerprint: the judge's limit, which decides grades and no samples of one turn
 FINGERPRINT_FILE = "request.json"  # says what the sampled groups, or the rollouts, in its folder are of
 BASELINE, FINAL = "baseline", "final"  # the evaluations before training and at its end, by name
 STEPS_PER_FILE = 64

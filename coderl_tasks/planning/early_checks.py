@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from prefect.context import FlowRunContext
 from prefect.runtime import deployment, flow_run
@@ -69,7 +70,11 @@ def is_deployed() -> bool:
 
 def deployed_name() -> str | None:
     """A name from the flow run's id if a deployment started it, so that a retry finds its directory again."""
-    return f"run-{str(flow_run.root_flow_run_id or flow_run.id)[:8]}" if is_deployed() else None
+    if not is_deployed():
+        return None
+    run_id = str(flow_run.root_flow_run_id or flow_run.id)
+    # The id of a scheduled run (version 7) begins with the time at which the scheduler made it, along with others.
+    return f"run-{run_id[:8] if UUID(run_id).version == 4 else run_id[-8:]}"
 
 
 @dataclass(frozen=True, slots=True)

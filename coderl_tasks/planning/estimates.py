@@ -35,7 +35,7 @@ from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.curation.screen import PARTS
 from coderl_tasks.curation.tasks import filter_problems
 from coderl_tasks.disk import states_line
-from coderl_tasks.environments import environment_of
+from coderl_tasks.environments import environment_of, renderer_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.tables import Column, Table, duration
@@ -52,7 +52,6 @@ from coderl_tasks.policy.sampling import sample_group
 from coderl_tasks.policy.update import KL_SAMPLE, adam_params
 from coderl_tasks.problems.loading import EvaluationSide, RowReader, evaluation_side
 from coderl_tasks.problems.problem import Problem, read_pool
-from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import embedded_tinker, tinker_credentials, uses_tinker_service
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.stats import student_t
@@ -169,8 +168,9 @@ async def _planned_estimates(settings: FlowSettings | PipelineSettings) -> tuple
         planned = await flow_plans.plan_pipeline(settings)
         problems = await asyncio.to_thread(_filtered_problems, planned.curate)
         rows = [_profile_row(planned.curate, problems)]
-        rows += _training_rows(planned.train, _lengths_at_max_tokens(planned.train, problems))
-        return [*rows, _evaluation_row(planned.evaluate)], planned.train
+        training = flow_plans.complete_settings(planned.train, flow_plans.training_path(planned.train))
+        rows += _training_rows(training, _lengths_at_max_tokens(training, problems))
+        return [*rows, _evaluation_row(planned.evaluate)], training
     if isinstance(settings, CurateSettings):
         curation, _ = await flow_plans.plan_curation(settings)
         return [_profile_row(curation, await asyncio.to_thread(_filtered_problems, curation))], curation
@@ -307,7 +307,7 @@ def _profiled_lengths(settings: TrainSettings, pool: FoundPool) -> Lengths | Non
 
 def _lengths_at_max_tokens(settings: FlowSettings, problems: Sequence[Problem]) -> Lengths:
     """Lengths without a profile: the prompts' own, and `max_tokens` for each completion."""
-    renderer = model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
+    renderer = renderer_of(settings)
     prompts = [len(environment_of(settings).prompt(problem, renderer)) for problem in problems]
     if not prompts:
         raise ConfigError("there are no problems to estimate by")
@@ -461,17 +461,22 @@ def _speed_of(rows: list[dict[str, Any]], by: str) -> Speed | None:
     # Not of steps that an earlier process had sampled in part.
     steps = [row for row in rows if row.get("tokens_completion") and row.get("time_sample_s")][-LAST_STEPS:]
     trained = [row for row in steps if row.get("tokens_training") and row.get("time_train_s")]
-    sampling_s = math.fsum(max(row["time_sample_s"], row["time_step_s"] - row["time_train_s"]) for row in steps)
     if not trained:
         return None
+    sampled = sum(row["tokens_completion"] for row in steps)
+    phases = ("sample", "train", "step")
+    sample_s, train_s, step_s = (math.fsum(row[f"time_{phase}_s"] for row in steps) for phase in phases)
+    if sample_s + train_s > step_s:  # steps were sampled while others were trained: only both together have a pace
+        return Speed(sampled / step_s, math.inf, f"{by}, which trained meanwhile")
+    sampling_s = math.fsum(max(row["time_sample_s"], row["time_step_s"] - row["time_train_s"]) for row in steps)
     training = sum(row["tokens_training"] for row in trained) / math.fsum(row["time_train_s"] for row in trained)
-    return Speed(sum(row["tokens_completion"] for row in steps) / sampling_s, training, by)
+    return Speed(sampled / sampling_s, training, by)
 
 
 async def probed_speed(settings: FlowSettings) -> Speed:
     """Measures tokens per second now, on the service or a server started for this: samples a few hundred tokens and, if
     `settings` are of a training, updates once on some. Raises as sampling does."""
-    renderer = model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
+    renderer = renderer_of(settings)
     prompt = renderer.prompt_tokens([{"role": "user", "content": "Write a Python program that sorts its input. " * 8}])
     stop, (count, max_tokens) = environment_of(settings).stop(renderer), PROBED
     with ExitStack() as stack:

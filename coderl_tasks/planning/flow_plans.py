@@ -3,15 +3,18 @@
 The flow plans too, since a deployment starts it without the command. What the command has decided stays.
 """
 
+import json
+import logging
 from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from coderl_tasks.curation.find_pool import FoundPool, finished_with, recorded_model, require_environment, wanted_pool
 from coderl_tasks.curation.from_run import filled_from_run
-from coderl_tasks.environments import environment_of
+from coderl_tasks.environments import environment_of, renderer_of
 from coderl_tasks.environments.benchmarks import benchmark_settings, benchmark_sources, load_benchmarks
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.evaluation.pass_at_1 import evaluation_subset
@@ -42,7 +45,6 @@ from coderl_tasks.problems.loading import (
     same_source,
 )
 from coderl_tasks.problems.problem import Problem, SpilledTests, check_pool
-from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import (
     check_environment,
     embedded_tinker_serves,
@@ -54,6 +56,7 @@ from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings
 from coderl_tasks.settings.setting import about
 from coderl_tasks.settings.train_settings import SERVICE_STEPS
 
+logger = logging.getLogger(__name__)
 INHERITED = tuple(key for key, field in EvaluateSettings.model_fields.items() if about(field).inherited)
 """Settings that an evaluation of a run takes from the run where they are not given, besides its data (SIDES)."""
 
@@ -122,7 +125,7 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     if not _is_finished_on_service(settings, path, recorded):  # of a finished run the model may be retired by now
         settings = await with_decided_model(settings, _model_of_run(path))
     if settings.thinking is not None:  # raises if the model has no such switch, before the run records the setting
-        model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
+        renderer_of(settings)
     environment_of(settings)  # raises for a reward file that cannot be used
     n_validation = settings.eval.validation_size if settings.eval.on == "validation" else 0  # not trained on
     pool = wanted_pool(settings, at_least=settings.problems_per_step + n_validation)
@@ -158,8 +161,9 @@ def _with_data_of_pool(settings: TrainSettings, pool: FoundPool) -> TrainSetting
     """A new run that names no data takes those of its pool, if the pool says what it kept for evaluation."""
     made_with = pool.manifest.get("settings", {})
     data_of_pool = {key: made_with[key] for key in SIDES if made_with.get(key) not in (None, NO_EVALUATION)}
-    says_evaluation_side = not data_of_pool.keys() <= {"dataset"}
-    takes_data = says_evaluation_side and settings.given.isdisjoint(SIDES)
+    # The evaluation side is named by a setting, or is the data set's test splits: then the manifest has their files.
+    is_named, files = not data_of_pool.keys() <= {"dataset"}, pool.manifest.get("inputs", {}).get("evaluation")
+    takes_data = (is_named or files) and settings.given.isdisjoint(SIDES)
     return settings.with_changes(**data_of_pool) if takes_data else settings
 
 
@@ -356,6 +360,8 @@ def _inherited_keys(settings: EvaluateSettings, policy: FoundPolicy) -> set[str]
         keys = {key for key in keys if both_environments <= {*about(EvaluateSettings.model_fields[key]).environments}}
     if is_other_task or has_benchmark:  # these two are decided by the evaluation's own kind of task
         keys -= {"environment", "stop_after_code"}
+    if has_benchmark:  # its figures are of one answer
+        keys -= {"max_turns", "feedback", "max_tool_calls", "max_trajectory_tokens"}
     return keys
 
 
@@ -370,9 +376,10 @@ def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     if (folder := _folder_of_log_path(settings, policy.run)) is not None:
         return folder
     root = (policy.run or runs_root()) / "evals"
-    if name := deployed_name():
-        return root / f"evaluate-{name}"
     content = evaluation_content(settings, policy)
+    if name := deployed_name():
+        # One flow run makes several evaluations for `compare`. A retry of it has the same contents.
+        return root / f"evaluate-{name}-{sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]}"
     # A finished one is used again, for another comparison, unless it lacks grades: a new one may have them all.
     earlier = find_unfinished(
         root.glob("*"), content, lambda folder: bool((EvalJournal(folder).read_summary() or {}).get("infra_errors"))
@@ -405,7 +412,8 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
         update={key: part.with_model(training.model_name, training.model_reason or "") for key, part in parts.items()}
     )
     check_curation(pipeline.curate, pool or POOLS)
-    check_training(pipeline.train, run)
+    # Completed only for the check: the training completes its settings itself, and what a pipeline records stays.
+    check_training(complete_settings(pipeline.train, run), run)
     check_evaluation(pipeline.evaluate, run=None, is_planned=True)
     return pipeline
 
@@ -450,7 +458,8 @@ def _require_no_other_pool(settings: CurateSettings, folder: Path) -> None:
         changes = "; ".join(f"{key}: {finished[key]!r} -> {wanted[key]!r}" for key in changed)
         raise ConfigError(
             f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER makes another pool, "
-            "replace=true makes it again from its recorded samples (runs trained on it can then not be resumed)"
+            "replace=true makes it again, and samples again what depends on them (runs trained on it can then not be "
+            "resumed)"
         )
 
 
@@ -485,6 +494,8 @@ def evaluation_problems(settings: EvaluateSettings, folder: Path) -> list[Proble
     if not problems:
         why = loaded.unusable or ("there are no rows" if dates is None else f"no row is of {dates}")
         raise ConfigError(f"{evaluated_on(settings)} has no test problems in splits={settings.splits}: {why}")
+    if loaded.unusable:
+        logger.warning("%s: %s", evaluated_on(settings), loaded.unusable)
     if settings.benchmark is not None and "reward_timeout" in settings.given:  # over the harness's limit
         problems = [replace(problem, time_limit_s=None) for problem in problems]
     return problems

@@ -197,6 +197,7 @@ class Evaluations(Family):
 class Trackers(Family):
     """Where metrics are logged too: `trackers=wandb:PROJECT,name:RUN`, and trackio:PROJECT."""
 
+    INSTEAD: ClassVar[str] = "; trackers.wandb=none and trackers.trackio=none end them"
     wandb: str | None = setting(None, on_resume="allowed", elsewhere=("wandb_project",))
     """log to this Weights & Biases project too"""
     trackio: str | None = setting(None, on_resume="allowed", elsewhere=("trackio_project",))

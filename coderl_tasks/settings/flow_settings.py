@@ -1,5 +1,6 @@
 """What the settings of all flows share: types of their values, common fields, and how a preset fills them in."""
 
+import json
 from collections.abc import Callable, Mapping
 from operator import attrgetter  # of dotted keys too
 from pathlib import Path
@@ -74,16 +75,23 @@ COST_SETTINGS = ("max_tokens_total", "max_usd", "prices")
 
 
 def split_shares(value: Any, expected: str) -> Any:
-    """A text such as "hard:0.3,easy:0.7" as a mapping; `expected` says what it should look like where it is none. The
-    word none of a command line, which arrives as None, is an empty one."""
+    """A text such as "hard:0.3,easy:0.7", or a JSON object, as a mapping; `expected` says what it should look like
+    where it is none. The word none of a command line, which arrives as None, is an empty one."""
     if not isinstance(value, str):
         return {} if value is None else value
-    shares = {}
+    if value.strip().startswith("{"):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"not JSON ({error}): {expected}") from None
+    shares: dict[str, str] = {}
     for part in split_at_commas(value):
         name, colon, share = part.partition(":")
         if not colon:
             raise ValueError(expected)
-        shares[name.strip()] = share
+        if (name := name.strip()) in shares:
+            raise ValueError(f"{name} is given twice")
+        shares[name] = share
     return shares
 
 

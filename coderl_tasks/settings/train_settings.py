@@ -329,10 +329,12 @@ class TrainSettings(FlowSettings):
                 "leave one of the two out"
             )
         if self.train_batch_size is not None and self.train_batch_size > self.batch_size:
-            raise ValueError(
-                f"train_batch_size={self.train_batch_size} is more than the {self.batch_size} completions of a step "
-                "(batch_size): leave it out to train on all at once"
-            )
+            if "train_batch_size" in self.given:
+                raise ValueError(
+                    f"train_batch_size={self.train_batch_size} is more than the {self.batch_size} completions of a "
+                    "step (batch_size): train_batch_size=none trains on all at once"
+                )
+            self.train_batch_size = None  # a preset's, which is made for its own larger steps
         return self
 
     def loss_config(self) -> dict[str, float]:

@@ -197,8 +197,8 @@ def advantage_of(group: pl.DataFrame, place: int, config: Mapping[str, Any]) -> 
     try:
         # The rule by which rewards count: truncated completions may be left out, or penalised by their length. A run
         # does not record the model's context length, so NO_CONTEXT stands for one that no prompt reaches.
-        max_tokens = int(config.get("max_tokens") or 0)
-        count_rewards = counted_rewards(Truncation(**truncation), max_tokens, context=NO_CONTEXT)
+        max_tokens, of_trajectory = int(config.get("max_tokens") or 0), config.get("max_trajectory_tokens")
+        count_rewards = counted_rewards(Truncation(**truncation), max_tokens, NO_CONTEXT, of_trajectory)
         rows = group.select(*ROLLOUT_SCHEMA)
         recomputed = with_advantages(rows, estimator(name, eps), count_rewards)["advantage"].to_list()
         rewards = count_rewards(rows)

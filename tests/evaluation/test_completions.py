@@ -57,3 +57,9 @@ async def test_a_restart_grades_only_what_is_not_recorded(embedded: Services, tm
     async with SandboxClient([closed]) as nobody:
         again, _ = await grade_completions.fn(completions, problems, Judge(nobody), groups, lambda *_: None)
     assert again.equals(graded)
+    # The file is corrected: verdicts of its earlier completions say nothing of it.
+    given = settings(tmp_path, "humaneval", HUMAN_EVAL, *reversed(rows))
+    completions = read_completions_of(given, problems)
+    async with SandboxClient(embedded.sandbox_urls) as client:
+        mended, _ = await grade_completions.fn(completions, problems, Judge(client), groups, lambda *_: None)
+    assert mended["verdict"].to_list() == ["wrong_answer", "passed"]

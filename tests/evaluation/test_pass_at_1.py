@@ -8,6 +8,7 @@ import tinker
 
 from coderl_tasks.environments import CODE, CodeEnvironment, Environment, environment_of
 from coderl_tasks.environments.benchmarks import benchmark_settings
+from coderl_tasks.environments.environment import Turns
 from coderl_tasks.evaluation.pass_at_1 import evaluate_policy
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
@@ -67,6 +68,8 @@ async def test_the_base_model_on_bundled_problems(evaluate: Evaluate, tmp_path: 
     assert again.equals(rollouts), "what is recorded is neither sampled nor graded again"
     greedy, _ = await evaluate(problems[::-1], concurrency=3)
     assert greedy.sort("problem_id")["completion"].equals(rollouts.sort("problem_id")["completion"])
+    _, twice = await evaluate(problems[:2], environment=CodeEnvironment(turns=Turns(2)))
+    assert (summary.get("max_turns"), twice["max_turns"], twice.get("max_tool_calls")) == (None, 2, None)
 
 
 async def test_a_completion_can_end_with_its_code(evaluate: Evaluate) -> None:

@@ -230,9 +230,14 @@ def test_what_changed_is_counted_and_tested() -> None:
 
 def test_other_samples_and_cut_offs_are_said() -> None:
     one, other = {"temperature": 0.7, "max_tokens": 64, "n": 9}, {"temperature": 0.7, "max_tokens": 64, "n": 9}
-    said = unlike(one, other | {"n_samples": 4, "top_p": 0.9}, 9)
-    assert said is not None and "n_samples 1 against 4; top_p 1 against 0.9" in said
+    said = unlike(one, other | {"n_samples": 4, "top_p": 0.9, "max_turns": 2}, 9)
+    assert said is not None and "n_samples 1 against 4; top_p 1 against 0.9; max_turns 1 against 2" in said
     assert side_text(other | {"top_p": 0.9}).endswith("top_p 0.9, n=9")
+    several_turns, tools = one | {"max_turns": 2}, one | {"max_tool_calls": 4}
+    assert unlike(several_turns, several_turns, 9) is None
+    frame = rollouts({"a": "passed"})
+    assert compared(frame, frame, to="x", sides=(several_turns, tools))["compare"]["before"]["max_turns"] == 2
+    assert (unlike(several_turns, tools, 9) or "").endswith("max_turns 2 against 1; max_tool_calls 0 against 4")
 
 
 def test_seeds_of_one_configuration_are_summarised_together() -> None:

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from coderl_tasks.settings import CurateSettings
 from flows.curate import curate
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import wait_for
+from tests.problems.test_packages import package
 from tests.warm_start import Command
 
 
@@ -60,6 +62,7 @@ async def test_a_finished_pool_stays_as_it_is_unless_it_is_to_be_replaced(server
         "preset": "nano",
         "dataset": str(dataset),
         "profile_mode": "none",
+        "check_solutions": True,
         "near_duplicate": 1,
         "name": str(folder),
     }
@@ -75,13 +78,30 @@ async def test_a_finished_pool_stays_as_it_is_unless_it_is_to_be_replaced(server
     with pytest.raises(ConfigError, match=r"the data have changed since the pool .* replace=true"):
         await curated(4)
     assert [(folder / name).read_bytes() for name in files] == first
-    second = await curated(4, replace=True)
-    assert second != first and read_json(folder / "manifest.json")["kept"] == 4
+    shutil.rmtree(folder / "solutions")
+    assert await curated(3) == first and not (folder / "solutions").exists(), "nothing was done again"
+    second = await curated(4, replace=True, shard_size=2)
+    assert [shard.name for shard in (folder / "solutions").iterdir()] == ["0000"], "shards keep their size"
+    assert second != first and read_json(folder / "manifest.json")["read"] == 4
     for part in parts:  # as coderl clean --parts does
         shutil.rmtree(folder / part, ignore_errors=True)
     assert await curated(4) == second == await curated(3)
     assert not any((folder / part).exists() for part in parts), "nothing was done again"
     assert await curated(3, replace=True) == first
+
+
+async def test_problem_packages_that_were_only_touched_are_the_same_data(servers: None, tmp_path: Path) -> None:
+    about, folder = package(tmp_path / "packages" / "one"), tmp_path / "pool"
+    values = {"dataset": str(tmp_path / "packages"), "profile_mode": "none", "min_tests": 1, "name": str(folder)}
+    settings = CurateSettings.model_validate({"preset": "nano", "evaluation_dataset": "none"} | values)
+    await curate(settings)
+    first = (folder / "manifest.json").read_bytes()
+    os.utime(about / "problem.yaml", (1, 1))
+    await curate(settings)
+    assert (folder / "manifest.json").read_bytes() == first
+    (about / "data/secret/2.ans").write_text("one\n")
+    with pytest.raises(ConfigError, match="the data have changed since the pool"):
+        await curate(settings)
 
 
 def test_a_screened_pool_has_one_round_of_each_problem_at_most(coderl: Coderl, tmp_path: Path) -> None:

@@ -1,17 +1,22 @@
 """What can be seen to be wrong is said in one line before a server is started, a token sampled or a file written."""
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from aiohttp import web
+from prefect.client.schemas.objects import FlowRun
 
 from coderl_tasks.cli.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal import atomic
 from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.planning import flow_plans
-from coderl_tasks.planning.early_checks import check_place
+from coderl_tasks.planning.early_checks import check_place, deployed_name
 from coderl_tasks.planning.flow_plans import plan, plan_curation
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
 from coderl_tasks.settings import (
@@ -22,6 +27,11 @@ from coderl_tasks.settings import (
     TrainSettings,
     parse_settings,
 )
+from flows.curate import curate
+from flows.evaluate import evaluate
+from flows.profile_shard import profile_shard
+from flows.train import train
+from tests.conftest import Serve
 
 FLOWS: dict[str, tuple[type[FlowSettings | PipelineSettings], tuple[str, ...]]] = {
     "curate": (CurateSettings, ()),
@@ -107,6 +117,17 @@ async def test_a_run_is_evaluated_on_what_its_pool_was_kept_away_from(place: Pat
     assert await side() == ("data/mini", None, None)
     write_json(place / "manifest.json", {"settings": {"dataset": own, "evaluation_dataset": "data/mini"}})
     assert await side() == (own, "data/mini", None)
+    both = place / "both"  # a folder with test splits of its own, which no setting names
+    both.mkdir()
+    for name in ("train.jsonl", "test.jsonl"):
+        shutil.copy(own, both / name)
+    files = {"train": [{"file": "train.jsonl"}], "evaluation": [{"file": "test.jsonl"}]}
+    manifest = {"settings": {"dataset": str(both)}, "inputs": files}
+    write_json(place / "manifest.json", manifest)
+    assert await side() == (str(both), None, None)
+    assert await side(dataset="data/mini") == ("data/mini", None, None)
+    write_json(place / "manifest.json", manifest | {"inputs": {**files, "evaluation": []}})
+    assert await side() == ("data/mini", None, None)
 
 
 @pytest.mark.parametrize(
@@ -170,3 +191,38 @@ async def test_a_disk_without_room_is_said_first(monkeypatch: pytest.MonkeyPatch
     write_json(tmp_path / "pool" / "settings.json", {})
     with pytest.raises(InfraError, match=r"MiB are free at .*: free some space"):  # a deployment's run waits for it
         await plan(CurateSettings(name=str(tmp_path / "pool")))
+
+
+@pytest.mark.parametrize("flow", ["curate", "train", "evaluate", "profile-shard"])
+async def test_no_flow_works_in_a_folder_that_programs_in_the_sandbox_can_read(
+    flow: str, servers: None, serve: Serve, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def info(_: web.Request) -> web.Response:
+        return web.json_response({"readable": [str(place)]})
+
+    app = web.Application()
+    app.router.add_get("/v1/info", info)  # it answers nothing else: a flow that asks for more fails otherwise
+    monkeypatch.setenv("SANDBOX_URL", serve(app))
+    pool, folder = str(place / "pool.parquet"), str(place / "new")
+    started: dict[str, Callable[[], Any]] = {
+        "curate": lambda: curate(CurateSettings(preset="nano", name=folder)),
+        "train": lambda: train(TrainSettings(preset="nano", pool=pool, log_path=folder)),
+        "evaluate": lambda: evaluate(EvaluateSettings(checkpoint="data/nano", preset="nano", log_path=folder)),
+        "profile-shard": lambda: profile_shard([pool], folder, CurateSettings(preset="nano")),
+    }
+    with pytest.raises(ConfigError, match=f"^{folder} lies below {place}, which programs in the sandbox may read"):
+        await started[flow]()
+
+
+def test_flow_runs_that_were_scheduled_together_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def name_of(run: object) -> str | None:
+        monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ROOT_FLOW_RUN_ID", str(run))
+        return deployed_name()
+
+    assert deployed_name() is None
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "a-deployment")
+    assert name_of("12345678-9abc-4def-8123-456789abcdef") == "run-12345678"  # an earlier version's run goes on
+    scheduled = [FlowRun(flow_id=uuid4()).id for _ in range(10)]
+    assert len({str(run)[:8] for run in scheduled}) <= 2
+    assert len({name_of(run) for run in scheduled}) == 10
+    assert name_of(scheduled[0]) == name_of(scheduled[0])

@@ -10,9 +10,10 @@ import pytest
 from coderl_tasks.cli import main
 from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.insight.record import load_run
+from coderl_tasks.journal.atomic import write_json, write_rows
 from coderl_tasks.journal.ledger import Tokens
 from coderl_tasks.paths import PROJECT_ROOT
-from coderl_tasks.planning.estimates import REPLY_TOKENS, Estimate, estimates_table, training_estimates
+from coderl_tasks.planning.estimates import REPLY_TOKENS, Estimate, estimates_table, recorded_speed, training_estimates
 from coderl_tasks.policy.update import KL_SAMPLE
 from coderl_tasks.settings import TrainSettings
 from tests.flows.run_records import ENDS, TINY, rollouts, rows
@@ -144,6 +145,30 @@ def test_minutes_come_from_a_probe_or_from_the_runs_of_the_model_on_this_server(
     other = tmp_path / "code-rl-logs/mine/config.json"
     other.write_text(other.read_text().replace('"service": "http', '"service": "http://another'))
     assert "by the run" not in estimated(*words)
+
+
+def test_steps_that_are_sampled_while_others_are_trained_take_their_time_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = tmp_path / "code-rl-logs/mine"
+    run.mkdir(parents=True)
+    write_json(run / "config.json", settings().content())
+    row = {"tokens_completion": 900, "tokens_training": 1200, "time_train_s": 3.0, "time_step_s": 10.0}
+    for sample_s, sampling in ((6.0, 900 / 7), (25.0, 900 / 10)):
+        write_rows(run / "metrics.jsonl", [{"step": step, **row, "time_sample_s": sample_s} for step in range(4)])
+        speed = recorded_speed(settings())
+        assert speed is not None and speed.sampling == pytest.approx(sampling)
+        assert speed.seconds(Tokens(completion=900, training=1200)) == pytest.approx(10)
+
+
+def test_a_pipeline_on_a_service_is_estimated_with_the_steps_that_it_would_train(estimated: Says) -> None:
+    data = [
+        f"{part}.{key}" for part in ("curate", "train", "evaluate") for key in ("dataset=data/mini", "max_tokens=64")
+    ]
+    words = ("train.model_name=data/nano", *data, "train.eval_every=-1", "train.batch_size=24", "train.group_size=3")
+    as_by_default = estimated("pipeline", *words, "--no-probe")
+    assert as_by_default == estimated("pipeline", *words, "train.max_steps=100", "--no-probe")
 
 
 def test_what_nothing_was_curated_for_is_estimated_from_its_rows(estimated: Says, tmp_path: Path) -> None:

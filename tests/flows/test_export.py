@@ -22,7 +22,7 @@ from coderl_tasks.export.download import CONFIG, WEIGHTS, finish_adapter, tensor
 from coderl_tasks.export.transformers_model import Agreement
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import run_page
-from coderl_tasks.journal.atomic import write_json, write_parquet
+from coderl_tasks.journal.atomic import read_json, write_json, write_parquet
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.paths import NANO_MODEL, local_model_folder
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
@@ -120,6 +120,11 @@ def test_of_several_turns_the_first_answer_is_compared_and_what_has_no_log_proba
     assert len(expected) == 3 and min(len(tokens) for _, tokens, _ in expected) == 5
     found = export_command.recorded_sequences(saved_policy(copy, "0"))
     assert [(one.prompt, one.completion, one.logprobs) for one in found] == expected
+    # At another temperature a service may report other log-probabilities than the policy's.
+    commit = read_json(copy / "steps/000001/commit.json")
+    act = {"setting": "temperature", "by": 0.1, "from_step": 2, "why": "a"}
+    write_json(copy / "steps/000001/commit.json", commit | {"acts": [act]})
+    assert export_command.recorded_sequences(saved_policy(copy, "0")) == []
 
 
 def test_an_adapter_that_is_not_the_policy_is_not_exported(

@@ -20,6 +20,9 @@ from coderl_tasks.journal.steps import Commit
 from coderl_tasks.paths import DATA, POOLS
 from coderl_tasks.planning import flow_plans
 from coderl_tasks.planning.flow_plans import (
+    evaluation_content,
+    evaluation_folder,
+    evaluations_to_make,
     plan,
     plan_curation,
     plan_evaluation,
@@ -39,6 +42,7 @@ from coderl_tasks.settings import (
 from flows.train import steps_note
 from tests import warm_start
 from tests.conftest import Serve
+from tests.environments.test_benchmarks import HUMAN_EVAL, write
 from tests.faults.models_proxy import ModelsProxy
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import TINY, rows
@@ -136,6 +140,36 @@ async def test_a_base_model_to_evaluate_is_one_that_is_named(proxy: ModelsProxy)
         await plan_evaluation(EvaluateSettings(checkpoint=DEFAULT))
 
 
+async def test_each_side_of_a_deployments_comparison_has_a_folder_that_a_retry_finds_again(
+    proxy: ModelsProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "a-deployment")
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ROOT_FLOW_RUN_ID", "12345678-9abc-4def-8123-456789abcdef")
+    sides = evaluations_to_make(EvaluateSettings(compare=[OTHER, TAKEN]))
+    folders = [evaluation_folder(*await plan_evaluation(side)) for side in (*sides, *sides)]
+    assert folders[:2] == folders[2:] and folders[0] != folders[1]
+    assert all(folder.name.startswith("evaluate-run-12345678-") for folder in folders)
+
+
+async def test_completions_that_have_changed_are_graded_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    benchmark = write(tmp_path / "rows.jsonl", HUMAN_EVAL)
+    given = write(tmp_path / "samples.jsonl", {"task_id": "HumanEval/901", "completion": "    return x"})
+    bare = EvaluateSettings(benchmark=[f"humaneval:{benchmark}"], completions=str(given))
+    finished = tmp_path / "code-rl-logs/evals/finished"
+    named = bare.with_changes(log_path=str(finished))
+    content = evaluation_content(*await plan_evaluation(bare))
+    finished.mkdir(parents=True)
+    write_json(finished / "summary.json", {"pass_at_1": 0.0, "n": 1, "ci_low": 0.0, "ci_high": 1.0})
+    write_json(finished / "settings.json", content)
+    assert evaluation_folder(*await plan_evaluation(bare)) == finished
+    await plan_evaluation(named)
+    write(given, {"task_id": "HumanEval/901", "completion": "    return 2 * x"})
+    assert evaluation_folder(*await plan_evaluation(bare)) != finished
+    with pytest.raises(ConfigError, match="holds an evaluation with other settings"):
+        await plan_evaluation(named)
+
+
 async def test_an_evaluation_takes_of_its_run_what_says_something_there(
     proxy: ModelsProxy, run: Path, tmp_path: Path
 ) -> None:
@@ -157,6 +191,9 @@ async def test_an_evaluation_takes_of_its_run_what_says_something_there(
     inherited = await planned(turns, feedback="none")
     assert (inherited.max_turns, inherited.feedback, inherited.max_trajectory_tokens) == (3, "none", 99)
     assert (await planned(turns, max_turns=1)).most_answers == 1
+    published = await planned(turns, benchmark="humaneval")
+    assert (published.most_answers, published.feedback, published.max_trajectory_tokens) == (1, "samples", None)
+    assert (await planned(turns, benchmark="humaneval", max_turns=2)).most_answers == 2
     with_tool = await planned(turns, environment="tool")
     assert (with_tool.most_answers, with_tool.max_trajectory_tokens) == (5, 99)
 
@@ -260,6 +297,12 @@ async def test_the_parts_of_a_pipeline_take_one_model(
     again = await plan_pipeline(planned)  # by the flow, after the command
     assert [part.model_reason for part in (again.curate, again.train, again.evaluate)] == [parts[1].model_reason] * 3
     assert proxy.asked == asked
+
+
+async def test_a_pipelines_schedule_may_end_with_the_steps_that_a_service_has_by_default(proxy: ModelsProxy) -> None:
+    await plan_pipeline(parse_settings(PipelineSettings, {"train": {"schedule": "cosine:100"}}))
+    with pytest.raises(ConfigError, match=r"max_steps=100 goes beyond schedule\.total=99"):
+        await plan_pipeline(parse_settings(PipelineSettings, {"train": {"schedule": "cosine:99"}}))
 
 
 async def test_a_pipeline_that_names_several_models_is_refused(proxy: ModelsProxy) -> None:

@@ -76,11 +76,12 @@ def test_a_step_ahead_whose_sampler_weights_are_gone_is_sampled_from_the_restore
     forget(path / "steps/000000", state=True, sampler=True)
     (path / "steps/000000/scored.parquet").write_bytes(b"PAR1")  # needed to restore the policy after it
     lines = (path / "checkpoints.jsonl").read_text().splitlines()
-    (path / "checkpoints.jsonl").write_text("\n".join(lines[:-1]) + "\n")
+    (path / "checkpoints.jsonl").write_text("\n".join(lines[:-1]).replace("/initial", "/gone") + "\n")
     done = coderl("train", f"log_path={path}")
     assert done.returncode == 0, done.stderr
     assert "step 0: its scored rollouts are missing or damaged: its samples are scored again" in done.stdout
     assert "the policy after 1 updates is restored to sample from it" in done.stderr
+    assert "the policy comes from the base model, and the recorded updates since are replayed" in done.stderr
     assert step_rows(path) == step_rows(ahead)
     assert rollouts(path).equals(rollouts(ahead))
     assert final_weights(path) == final_weights(ahead)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import polars as pl
 import pytest
 from prefect.exceptions import TerminationSignal
+from sampling_gateway import Gateway
 
 from coderl_tasks.cli.launch import ended_by_sigterm, was_terminated
 from coderl_tasks.errors import TerminatedError
@@ -181,25 +182,31 @@ def test_an_interrupted_curation_says_which_command_goes_on_and_that_does(
     assert (folder / "manifest.json").is_file()
 
 
-def test_the_same_command_goes_on_with_the_evaluation_that_was_interrupted(
-    flow_environment: dict[str, str], coderl: Coderl, tmp_path: Path
+def test_the_same_command_goes_on_with_the_evaluation_that_was_interrupted_and_samples_nothing_twice(
+    flow_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    home = flow_environment | {"HOME": str(tmp_path)}
     words = ("evaluate", "preset=nano", "checkpoint=data/nano", "eval_limit=24", "max_tokens=64")
-    process = Command(home, *words)
     evals = tmp_path / "code-rl-logs/evals"
-    while process.poll() is None and not list(evals.glob("*/groups/request.json")):
-        time.sleep(0.01)
-    lines = interrupted(process)
-    (folder,) = evals.iterdir()
-    assert f"evaluation directory: {folder}" in lines
-    assert lines[-1].startswith(
-        "stopped; to continue: coderl evaluate preset=nano model_name=data/nano max_tokens=64 checkpoint=data/nano "
-    )
-    assert lines[-1].endswith(f" eval_limit=24 log_path={folder}")
-    again = warm_start.run(home, *process.arguments)
+    gateway = Gateway(flow_environment["TINKER_BASE_URL"])
+    gateway.most = 8  # so that it is not done before the signal comes
+    with gateway.serving():
+        home = flow_environment | {"HOME": str(tmp_path), "TINKER_BASE_URL": gateway.url}
+        process = Command(home, *words)
+        while process.poll() is None and not list(evals.glob("*/groups/*.parquet")):
+            time.sleep(0.01)
+        lines = interrupted(process)
+        (folder,) = evals.iterdir()
+        recorded = len(list(folder.glob("groups/*.parquet")))
+        assert f"evaluation directory: {folder}" in lines
+        assert lines[-1].startswith(
+            "stopped; to continue: coderl evaluate preset=nano model_name=data/nano max_tokens=64 checkpoint=data/nano "
+        )
+        assert lines[-1].endswith(f" eval_limit=24 log_path={folder}")
+        gateway.seeds, gateway.most = [], None
+        again = warm_start.run(home, *process.arguments)
     assert again.returncode == 0, again.stderr
     assert "continuing where an earlier start with these settings stopped" in again.stdout
+    assert 0 < recorded == 24 - len(gateway.seeds)
     assert [path.name for path in evals.iterdir()] == [folder.name]
     assert (folder / "summary.json").is_file()
 

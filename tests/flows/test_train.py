@@ -313,6 +313,9 @@ def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(
     assert "Sandbox: " not in again.stdout
     assert f"against {run.name}/baseline: " in again.stdout
     assert (tmp_path / "base/rollouts.parquet").read_bytes() == rollouts
+    uncompared = coderl(*command, "compare_to=none")
+    assert "nothing is sampled" in uncompared.stdout and "against" not in uncompared.stdout, uncompared.stderr
+    assert json.loads((tmp_path / "base/summary.json").read_text())["compare"]["to"] == f"{run.name}/baseline"
     assert "base holds an evaluation with other settings" in refused(*command, "seed=5")
 
     other = coderl("evaluate", f"checkpoint={run}", "test_share=0.02", "temperature=0.5", f"compare_to={run}")

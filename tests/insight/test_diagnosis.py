@@ -15,6 +15,7 @@ from coderl_tasks.insight.diagnosis import (
     check_pass_at_1,
     check_reward_trend,
     compare_evals,
+    compared_lines,
     comparison_table,
     smoke_checks,
     trend,
@@ -153,6 +154,17 @@ def test_comparison_with_a_subset_uses_shared_problems_only(run_dir: Path) -> No
     table = comparison_table(found)
     assert [column.value(table.rows[0]) for column in table.columns[2:4]] == [found.overall.before, found.overall.after]
     assert f"{found.overall.before.value:.1%}" in pass_at_1_plot(found.rates).svg()
+
+
+def test_seeds_that_differ_in_more_than_the_policy_are_warned_of_once(runs_dir: Path) -> None:
+    runs = [load_run(runs_dir / f"run-{seed}") for seed in range(2)]
+    before, after = ([run.evals[name] for run in runs] for name in ("baseline", "final"))
+    assert not any(line.startswith("warning") for line in compared_lines([before, after]))
+    in_turns = [replace(record, summary={**record.summary, "max_turns": 2}) for record in after]
+    for side in (before, before[:1]):
+        *_, means, warning = compared_lines([side, in_turns])
+        assert means.startswith("B - A, seed by seed: ")
+        assert warning == "warning: the evaluations are unlike in more than the policy: max_turns 1 against 2"
 
 
 def test_evaluations_without_shared_problems_are_not_compared(run_dir: Path, runs_dir: Path) -> None:

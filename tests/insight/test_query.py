@@ -82,6 +82,36 @@ def test_programs_written_for_the_tests_are_named_by_both_queries(run_dir: Path,
     assert sum(held_back["failed_held_back"]) == failed.height > 0
 
 
+def test_programs_that_were_quarantined_are_no_passes(run_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_dir, tmp_path / "run")
+    passed = pl.col("verdict") == "passed"
+    for file in (tmp_path / "run").glob("steps/*/scored.parquet"):
+        table = pl.read_parquet(file)
+        suspicion = pl.when(passed).then(pl.lit("ignores_input: line 1: print(5)"))
+        taken = {name: pl.when(~passed).then(pl.col(name)) for name in ("reward", "correctness_score")}
+        turns = pl.Series([[turn([], 0)]] * table.height, dtype=ROLLOUT_SCHEMA["turns"])
+        table.with_columns(suspicion=suspicion, turns=turns, **taken).write_parquet(file)
+    groups = load_run(tmp_path / "run").groups
+    assert groups["graded"].sum() > groups["passed"].sum() == 0
+    for name, column in {
+        "turns": "passed", "hardest": "passed", "sources": "passed", "lengths": "passed", "problems": "last_rate"
+    }.items():  # fmt: skip
+        found = query(tmp_path / "run", name=name)
+        assert found.height and found[column].sum() == 0, name
+        if "completions" in found.columns and found.height < 25:
+            assert found["completions"].sum() == groups["graded"].sum(), name
+    for name in ("hardest_solved", "worse"):
+        assert query(tmp_path / "run", name=name).is_empty()
+
+
+def test_a_run_of_few_steps_has_a_last_fifth(runs_dir: Path) -> None:
+    verdicts, sources = (query(runs_dir / "run-0", name=name) for name in ("verdicts", "sources"))
+    assert verdicts.select(pl.col("first_fifth", "last_fifth").sum()).row(0) == pytest.approx((1, 1), abs=0.01)
+    last = load_run(runs_dir / "run-0").rollouts(["step", "split", "reward"]).filter(pl.col("step") == 2).collect()
+    means = last.group_by("split").agg(pl.col("reward").mean().round(3)).rows()
+    assert dict(sources.select("split", "reward_late").rows()) == dict(means)
+
+
 def test_every_named_query_answers_where_no_file_has_a_column_yet(
     answer: Answer, run_dir: Path, tmp_path: Path
 ) -> None:

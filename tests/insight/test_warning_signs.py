@@ -229,6 +229,33 @@ def test_a_loss_that_weighs_log_probabilities_is_judged_by_their_size(loss_fn: s
     assert [text for text in warnings(exploded, {**CONFIG, "loss_fn": loss_fn}) if "loss explodes" in text]
 
 
+@pytest.mark.parametrize(("environment", "advantage"), [("custom", "mean_centred"), ("custom", "maxrl"), ("code", "")])
+def test_scores_of_any_size_are_judged_by_their_size(environment: str, advantage: str) -> None:
+    """A healthy run whose rewards are a hundred times as large, and one that swings and falls by a fifteenth."""
+    config = CONFIG | {"environment": environment, "advantage": advantage}
+    scores = changed(
+        mean_reward=lambda step, row: 100 * row["mean_reward"],
+        loss=lambda step, row: 4 * row["n_tokens"],
+        advantage_std=lambda *_: 40.0,
+    )
+    found = {text.split(": ")[1] for text in warnings(scores, config)}
+    assert found == (set() if advantage == "mean_centred" else {"loss explodes"})
+    swings = [row | {"mean_reward": 75.0 + 5 * (row["step"] // 6 % 2)} for row in scores]
+    assert not any("oscillate" in text for text in warnings(swings, config))
+    losses = [row | {"mean_reward": -70.0 - 5 * (row["step"] > 20)} for row in scores]
+    assert not any("collapse" in text for text in warnings(losses, config))
+    exploded = [row | ({"loss": 1e3 * row["loss"], "mean_reward": 1.0} if row["step"] >= 20 else {}) for row in scores]
+    assert {"loss explodes", "reward collapse"} <= {text.split(": ")[1] for text in warnings(exploded, config)}
+
+
+@pytest.mark.parametrize("environment", ["code", "gsm8k"])
+def test_a_renderer_is_blamed_for_the_format_only_where_prompts_have_a_chat_format(environment: str) -> None:
+    (said,) = warnings(changed(format_rate=lambda *_: 0.2), CONFIG | {"environment": environment})
+    assert said.startswith("step 4: low format: only 20% of the last completions ")
+    assert ("code block" in said) is ("renderer" in said) is (environment == "code")
+    assert "; try: " in said and "max_tokens: raise" in said
+
+
 def test_each_rule_is_tested() -> None:
     tested = {*RECORDS, *(name for _, names in SAMPLED.values() for name in names), "clones"}
     assert {rule.name.replace("_", " ") for rule in RULES} == tested

@@ -6,23 +6,44 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
-from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError
 from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.journal.checkpoints import REMOVED_FILE, read_checkpoints, record_checkpoint
 from coderl_tasks.journal.directory_lock import DirectoryBusyError, DirectoryMovedError
-from coderl_tasks.journal.ledger import Tokens, add_lost, read_lost
+from coderl_tasks.journal.ledger import (
+    Budget,
+    Tokens,
+    add_lost,
+    curation_budget,
+    evaluation_budget,
+    read_lost,
+    run_budget,
+    shard_budget,
+)
 from coderl_tasks.journal.recorded_json import FORMAT, check_resume, working_in
 from coderl_tasks.journal.run_directory import RunDirectory, metrics_rows, new_run_path
-from coderl_tasks.journal.steps import INDEX_SCHEMA, STEPS_PER_FILE, Commit, StepProblems, index_files, index_step
+from coderl_tasks.journal.steps import (
+    INDEX_SCHEMA,
+    STEPS_PER_FILE,
+    Commit,
+    GroupFiles,
+    StepProblems,
+    index_files,
+    index_step,
+)
 from coderl_tasks.paths import is_open_to_others, private_folder
-from coderl_tasks.settings import TrainSettings
+from coderl_tasks.policy.sampling import GroupRequest
+from coderl_tasks.settings import CurateSettings, EvaluateSettings, TrainSettings
 
 Config = dict[str, Any]
 
@@ -201,6 +222,7 @@ def test_other_changes_are_refused_by_name(tmp_path: Path, config: Config) -> No
 def test_before_anything_was_sampled_any_setting_may_change(tmp_path: Path, config: Config) -> None:
     with RunDirectory.open(tmp_path / "run", config) as run:
         (run.path / "test_order.json").write_text("{}")
+        (run.path / "wandb").mkdir()  # where that tracker puts its files
     changed = config | {"seed": 1, "reward": "fraction"}
     with RunDirectory.open(tmp_path / "run", changed) as run:
         assert (run.config, run.resumed) == ({"format": 1, **changed}, True)
@@ -235,6 +257,42 @@ def test_what_was_decided_before_anything_was_sampled_is_decided_anew_with_other
         assert decided() == ([initial], problems), "a group of that step is sampled"
 
 
+def test_of_the_evaluations_in_a_run_those_that_training_makes_count_towards_its_cap(tmp_path: Path) -> None:
+    own = ("baseline", "step-000009", "final", "final-step-000009-2", "final-before")
+    for name in (*own, "final-x", "baseline2", "evaluate-2026_11_21-10_00_00"):
+        add_lost(tmp_path / "evals" / name, Tokens(prompt=1))
+    assert run_budget(TrainSettings(max_tokens_total=99), tmp_path, []).spent == Tokens(prompt=len(own))
+
+
+CAPPED_CURATION = CurateSettings(preset="nano", max_tokens_total=28)
+CAPPED_EVALUATION = EvaluateSettings(preset="nano", checkpoint="data/nano", max_tokens_total=28)
+
+
+@pytest.mark.parametrize(
+    ("budget_of", "place"),
+    [
+        (partial(curation_budget, CAPPED_CURATION), "shards/0000"),
+        (partial(shard_budget, CAPPED_CURATION), ""),
+        (partial(evaluation_budget, CAPPED_EVALUATION), ""),
+    ],
+    ids=["curate", "a shard", "evaluate"],
+)
+async def test_a_cap_counts_what_an_earlier_start_recorded(
+    budget_of: Callable[[Path], Budget], place: str, tmp_path: Path, group: pl.DataFrame
+) -> None:
+    GroupFiles(tmp_path / place / "groups").write(0, group)
+    add_lost(tmp_path / place, Tokens(prompt=2, cached=1, completion=4))
+    budget = budget_of(tmp_path)
+    # The group's prompt of 3 tokens, which its second and third completion read from the cache, and 2 for each of them.
+    assert budget.spent == Tokens(prompt=3 + 2, cached=6 + 1, completion=6 + 4)
+    next_group = GroupRequest(1, "p1", "taco", [1, 2, 3], num_samples=2, max_tokens=5, seed=0, temperature=1.0)
+    async with budget.reserve(next_group):  # with it, 28 at most
+        pass
+    with pytest.raises(BudgetReachedError, match=r"max_tokens_total=28 is reached: 15 tokens are spent, .* take 14"):
+        async with budget.reserve(replace(next_group, prompt_tokens=[1, 2, 3, 4])):
+            pass
+
+
 def test_a_run_of_a_newer_version_is_refused_in_words_and_left_as_it_is(tmp_path: Path, config: Config) -> None:
     begin(tmp_path / "run", config)
     file = tmp_path / "run" / "config.json"
@@ -263,6 +321,9 @@ def test_config_comparison() -> None:
         assert [str(change) for change in check_resume(before, after)] == [f"{family}.{member}: 1 -> 2"]
     with pytest.raises(ConfigError, match=r"adam\.beta1: 0.9 -> 0.8"):
         check_resume({"adam": {"beta1": 0.9}}, {"adam": {"beta1": 0.8}})
+    for before in ({}, {"prices": {}}, {"prices": {"sample": 2.0, "train": 1.0}}):
+        assert [change.key for change in check_resume(before, {"prices": {"sample": 1.0}})] == ["prices"]
+    assert check_resume({}, {"prices": {}}) == []
     assert check_resume({"preset": None}, {"preset": "smoke"})[0].new == "smoke"
     with pytest.raises(ConfigError, match="preset: 'nano' -> 'smoke'"):
         check_resume({"preset": "nano"}, {"preset": "smoke"})
