@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import logging
 import resource
 import sys
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,7 @@ _LIMIT_FILES = {  # by controller: (limit, usage, the page cache's key in memory
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     "": ("memory.max", "memory.current", "inactive_file"),
 }
+logger = logging.getLogger(__name__)
 
 
 class OutOfMemory(ServerError):
@@ -163,8 +165,14 @@ def limit_own_memory() -> None:
 
 
 async def limit_own_memory_until(stopping: asyncio.Event) -> None:
+    warned = False
     while not stopping.is_set():
-        limit_own_memory()
+        try:
+            limit_own_memory()
+        except OSError as error:  # out of file descriptors, say: until the next round the last limit holds
+            if not warned:
+                logger.warning("the limit on this server's memory was not renewed: %s", error)
+            warned = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LIMIT_EVERY_S):
                 await stopping.wait()

@@ -165,6 +165,12 @@ def processes_with(home: str) -> list[int]:
     [
         ("LD_PRELOAD=./evil.so\n", "sets LD_PRELOAD, which changes what code runs"),
         ("export PYTHONPATH=.\n", "sets PYTHONPATH"),
+        ("CXX=./evil\n", "sets CXX"),
+        ("prefect_logging_settings_path=evil.yml\n", "sets PREFECT_LOGGING_SETTINGS_PATH"),
+        ("PREFECT_LOGGING_CONFIG_PATH=evil.yml\n", "sets PREFECT_LOGGING_CONFIG_PATH"),
+        ("PREFECT_HOME=.\n", "sets PREFECT_HOME"),
+        ('PREFECT_LOGGING=\'{"config_path": "evil.yml"}\'\n', "sets PREFECT_LOGGING"),
+        ('PREFECT_API=\'{"url": "http://evil.example/api"}\'\n', "sets PREFECT_API"),
         ("TINKER_BASE_URL=http://evil.example\n", "your key would go to that address"),
         ("SANDBOX_MAX_CONCURRENCY=3\nTINKER_BASE_URL=http://a.example\nTINKER_API_KEY=tml-own\n", "your key would go"),
         (
@@ -180,7 +186,7 @@ def test_a_file_of_variables_changes_no_code_and_sends_no_key_elsewhere(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     monkeypatch.setenv("HF_TOKEN", "hf_x")
-    for name in ("TINKER_BASE_URL", "SANDBOX_URL", "PYTHONPATH", "HF_ENDPOINT"):
+    for name in ("TINKER_BASE_URL", "SANDBOX_URL", "PYTHONPATH", "HF_ENDPOINT", "CXX", "PREFECT_HOME", "PREFECT_API"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / ".env").write_text(content)
     before = dict(os.environ)
@@ -192,6 +198,49 @@ def test_a_file_of_variables_changes_no_code_and_sends_no_key_elsewhere(
     (tmp_path / ".env").write_text("TINKER_BASE_URL=http://evil.example\n")
     module.load_environment()
     assert os.environ["TINKER_BASE_URL"] == "http://mine.example"
+
+
+@pytest.mark.parametrize(
+    ("stored", "key", "address"),
+    [
+        (".cache/huggingface/token", "hf_x", "HF_ENDPOINT"),
+        (
+            ".prefect/profiles.toml",
+            'active = "own"\n[profiles.own]\nPREFECT_API_KEY = "pnu_x"\n[profiles.other]\n',
+            "PREFECT_API_URL",
+        ),
+    ],
+)
+def test_a_file_of_variables_sends_no_stored_key_elsewhere(
+    stored: str, key: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _, name in module.KEYS_OF_ADDRESSES:
+        monkeypatch.delenv(name, raising=False)
+    for name in (
+        "HF_HOME",
+        "HF_TOKEN_PATH",
+        "XDG_CACHE_HOME",
+        "PREFECT_HOME",
+        "PREFECT_PROFILES_PATH",
+        "PREFECT_PROFILE",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv(address, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text(f"{address}=https://evil.example\n")
+    file = tmp_path / stored
+    file.parent.mkdir(parents=True)
+    file.write_text(key)
+    before = dict(os.environ)
+    with pytest.raises(ConfigError, match=f"sets {address} while .* is stored on this machine .*your key would go"):
+        module.load_environment()
+    assert dict(os.environ) == before
+    monkeypatch.setenv("PREFECT_PROFILE", "other")
+    file.write_text(key if address == "PREFECT_API_URL" else "\n")  # no key that would be sent
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    module.load_environment()
+    assert os.environ[address] == "https://evil.example"
 
 
 def test_a_sandbox_whose_programs_could_read_the_home_is_refused() -> None:

@@ -69,6 +69,9 @@ def test_none_of_shares_or_prices_is_an_empty_mapping() -> None:
     settings = parse(CurateSettings, "mix=none", "mix_splits=none", "prices=none")
     assert settings.model_dump() == CurateSettings().model_dump()
     assert parse(CurateSettings, *words_of(settings.changed())).model_dump() == settings.model_dump()
+    written = ("mix=hard:0.7,easy:0.3", "prices=prefill:0.5,sample:1")
+    as_json = ('mix={"hard": 0.7, "easy": 0.3}', 'prices={"prefill": 0.5, "sample": 1}')
+    assert parse(CurateSettings, *as_json).model_dump() == parse(CurateSettings, *written).model_dump()
 
 
 @pytest.mark.parametrize("model", [CurateSettings, TrainSettings, EvaluateSettings])
@@ -183,6 +186,25 @@ def test_the_sizes_of_a_step_by_either_pair_of_names(words: tuple[str, ...], pro
 
 
 @pytest.mark.parametrize(
+    ("words", "train_batch_size"),
+    [
+        (("problems_per_step=4",), None),  # 32 completions: all at once
+        (("batch_size=32", "group_size=4"), None),
+        (("problems_per_step=4", "train_batch_size=none"), None),
+        (("problems_per_step=4", "train_batch_size=16"), 16),
+        (("problems_per_step=8",), 64),
+    ],
+)
+def test_a_presets_mini_batch_is_for_steps_that_are_as_large(
+    words: tuple[str, ...], train_batch_size: int | None
+) -> None:
+    settings = parse(TrainSettings, "preset=gsm8k", *words)
+    assert isinstance(settings, TrainSettings) and settings.train_batch_size == train_batch_size
+    for again in (parse(TrainSettings), parse(TrainSettings, "preset=gsm8k"), settings):
+        assert again.filled_from(settings.content()).content() == settings.content()
+
+
+@pytest.mark.parametrize(
     ("words", "is_warned"),
     [
         (("preset=gsm8k", "group_size=8"), True),
@@ -287,6 +309,7 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (TrainSettings, ("overlong_tokens=4",), "did you mean truncation.overlong_tokens?"),
         (TrainSettings, ("wandb_project=x",), "did you mean trackers.wandb?"),
         (TrainSettings, ("trackio_name=x",), "did you mean trackers.name?"),
+        (TrainSettings, ("trackers=none",), "trackers.wandb=none and trackers.trackio=none end them"),
         (TrainSettings, ("group_size_adaptive=true",), "did you mean first_completions?"),
         (TrainSettings, ("order_from=x",), "did you mean pool (its profile alone decides)?"),
         (PipelineSettings, ("train.eval_limit=4",), "did you mean train.eval.limit?"),
@@ -342,7 +365,16 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (TrainSettings, ("clip_low_threshold=0.9",), "loss.clip_low is of loss_fn=ppo, cispo, gspo: importance_"),
         (TrainSettings, ("loss_fn=ppo", "loss=beta:0.1"), "loss.beta is of loss_fn=dro: ppo has none"),
         (TrainSettings, ("loss_fn=ppo", "clip_high_threshold=0.2"), "loss.clip_high='0.2': must be at least 1"),
-        (TrainSettings, ("train_batch_size=129",), "train_batch_size=129 is more than the 128 completions of a step"),
+        (
+            TrainSettings,
+            ("train_batch_size=129",),
+            "is more than the 128 completions of a step (batch_size): train_batch_size=none trains on all at once",
+        ),
+        (
+            TrainSettings,
+            ("preset=gsm8k", "problems_per_step=4", "train_batch_size=64"),
+            "train_batch_size=64 is more than the 32 completions of a step",
+        ),
         (
             TrainSettings,
             ("schedule=cosine",),
@@ -373,6 +405,8 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (PipelineSettings, ("trian.max_steps=1",), "unknown setting 'trian.max_steps': did you mean train.max_steps?"),
         (TrainSettings, ("init_from=foo",), "init_from='foo': not a state: take a state_path (tinker://...)"),
         (CurateSettings, ("mix=hard",), "shares look like"),
+        (CurateSettings, ('mix={"hard": 1',), "not JSON (Expecting ',' delimiter: line 1 column 11 (char 10)): shares"),
+        (TrainSettings, ("prices=sample:1,prefill:1,sample:5",), "sample is given twice"),
         (CurateSettings, ("mix_splits=taco:0",), "above 0"),
         (EvaluateSettings, ("temperature=-1",), "temperature='-1'"),
         (EvaluateSettings, ("temperature=1e-45",), "temperature='1e-45': must be from 0.01 to 100; "),

@@ -1,6 +1,7 @@
 """The supervisor over a real little HTTP server: readiness, restart on the same port, and nothing left behind."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,6 +54,21 @@ def test_a_killed_server_comes_back_on_its_port(tmp_path: Path) -> None:
         wait_until(lambda: len(pids(tmp_path)) == 2 and answers(server.url))
     assert len(pids(tmp_path)) == 2
     assert not any(alive(pid) for pid in pids(tmp_path))
+
+
+def test_a_restart_makes_the_log_folder_again_and_without_one_the_server_is_down(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    command = [sys.executable, "-c", SERVER, str(tmp_path / "pids")]
+    with EmbeddedServer("test", command, "/", logs / "log.txt") as server:
+        shutil.rmtree(logs)
+        os.kill(pids(tmp_path)[0], signal.SIGKILL)
+        wait_until(lambda: len(pids(tmp_path)) == 2 and answers(server.url))
+    with EmbeddedServer("test", command, "/", logs / "log.txt") as server:
+        shutil.rmtree(logs)
+        logs.write_text("no folder")
+        os.kill(pids(tmp_path)[2], signal.SIGKILL)
+        assert server.down.wait(30)
+        assert "the embedded test server could not be restarted: [Errno 20] Not a directory" in server.fault
 
 
 def test_a_server_that_cannot_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:

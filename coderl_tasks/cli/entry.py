@@ -205,6 +205,9 @@ def run_subcommand(name: str, words: Sequence[str]) -> int:
     if name == "estimate":  # the command's own settings may begin with dashes too
         own = [word for word in words if word in ("-h", "--help", "--probe", "--no-probe")]
         options = parser.parse_args([*own, "--", *(word for word in words if word not in own)])
+        from coderl_tasks.services import load_environment
+
+        load_environment()  # before Prefect is imported, which reads `.env` itself
     else:
         options = parser.parse_intermixed_args(words)  # coderl query RUN --format csv SQL: options between two words
     module = import_module(f"coderl_tasks.cli.{SUBCOMMANDS[name].module}")

@@ -9,24 +9,26 @@ import sys
 from argparse import Namespace
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
-from http import HTTPStatus
 from importlib import import_module
 from typing import Any, NoReturn
 
-import httpx
 from prefect.events.worker import EventsWorker
-from prefect.exceptions import PrefectHTTPStatusError, TerminationSignal
+from prefect.exceptions import TerminationSignal
 from prefect.logging.handlers import APILogWorker
 from rich.console import Console
 
-from coderl_tasks.errors import InfraError, TerminatedError
+from coderl_tasks.errors import TerminatedError
 from coderl_tasks.insight.logging import WarningLines, early_lines
-from coderl_tasks.journal.atomic import require_room
-from coderl_tasks.paths import coderl_home
 from coderl_tasks.planning.flow_plans import plan
 from coderl_tasks.policy.clients import causes
-from coderl_tasks.runtime.prefect_server import is_up, notice_of_unusable_server, prefect_server, ui_address
-from coderl_tasks.services import load_environment, log_folder
+from coderl_tasks.runtime.prefect_server import (
+    faults_explained,
+    is_up,
+    notice_of_unusable_server,
+    prefect_server,
+    ui_address,
+)
+from coderl_tasks.services import load_environment
 from coderl_tasks.settings import FlowSettings, PipelineSettings, parse_settings
 
 DELIVERY_S, SIGTERM_GRACE_S = 30.0, 5.0
@@ -34,7 +36,7 @@ DELIVERY_S, SIGTERM_GRACE_S = 30.0, 5.0
 
 def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
     """Plans and runs the flow `name` (curate, train and so on) on a Prefect server; returns its result. Raises what the
-    flow raises, TerminatedError after SIGTERM, InfraError if the server stops answering."""
+    flow raises, TerminatedError after SIGTERM, ConfigError or InfraError if the server refuses or stops answering."""
     signal.signal(signal.SIGTERM, _raise_terminated)  # by default it ends the process without cleaning up
     load_environment()
     console = Console()
@@ -51,26 +53,13 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
         # The address that logs the user in goes to a terminal only, never to a log. soft_wrap keeps it copyable.
         address = ui_address(api_url) if console.is_terminal else api_url.removesuffix("/api")
         console.print(f"Prefect UI: {address}", highlight=False, soft_wrap=True)
-        try:
-            return asyncio.run(_run_and_send_logs(flow, settings, api_url))
-        except BaseException as error:
-            if was_terminated(error):
-                raise TerminatedError("terminated") from error
-            status = error.response.status_code if isinstance(error, PrefectHTTPStatusError) else 0  # 0: no response
-            if status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # the server reports its own failure
-                # Most often the disk is full, where its database is: then `require_room` raises.
-                require_room([coderl_home()])
-                raise InfraError(
-                    f"the Prefect server at {api_url} failed (HTTP {status}): its log says why (an embedded one's is "
-                    f"{log_folder() / 'prefect.log'}); run the command again, what is recorded stays"
-                ) from error
-            # Prefect's client raises these without a server; while the server answers, they are the flow's own.
-            if not isinstance(error, httpx.TransportError | RuntimeError) or is_up(api_url):
+        with faults_explained(api_url):
+            try:
+                return asyncio.run(_run_and_send_logs(flow, settings, api_url))
+            except BaseException as error:
+                if was_terminated(error):
+                    raise TerminatedError("terminated") from error
                 raise
-            raise InfraError(
-                f"no answer from the Prefect server at {api_url}: start it, or set PREFECT_API_URL= for an embedded "
-                "one, and run the command again; what is recorded stays"
-            ) from error
 
 
 def was_terminated(error: BaseException) -> bool:
@@ -171,7 +160,6 @@ def estimate(options: Namespace) -> int:
     from coderl_tasks.insight.tables import rich_table
     from coderl_tasks.planning.estimates import estimates, estimates_table
 
-    load_environment()
     model = FLOW_SETTINGS[options.flow]
     settings = parse_settings(model, parse_key_values(options.settings, model))
     rows, notes = asyncio.run(estimates(settings, options.probe))

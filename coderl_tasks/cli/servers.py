@@ -84,7 +84,7 @@ def up(options: Namespace) -> int:
     if options.jobs is not None:
         if (api_url := prefect_server.configured_api_url()) is None:
             raise ConfigError("--jobs needs a Prefect server that the cluster reaches: set PREFECT_API_URL")
-        with prefect_server.used(api_url):
+        with prefect_server.used(api_url), prefect_server.faults_explained(api_url):
             deploy_jobs(options.jobs)
         print(f"work pool {JOBS_POOL} and its deployments are at {api_url}", flush=True)
         return 0
@@ -101,7 +101,8 @@ def up(options: Namespace) -> int:
             )
         print(f"Prefect UI: {prefect_server.ui_address(api_url)}", flush=True)
         print(f"runs and pools: {serve_beside(_view_key())}", flush=True)
-        deploy_all()
+        with prefect_server.faults_explained(api_url):
+            deploy_all()
         print("deployments: curate, profile-shard, train, evaluate, pipeline, each /local", flush=True)
         print(f"in another terminal: {prefect_server.exports(api_url)}", flush=True)
         print("                     prefect deployment run curate/local --watch", flush=True)

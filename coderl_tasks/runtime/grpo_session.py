@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import CoderlError, ConfigError, DataError
+from coderl_tasks.grading.grader import result_of
 from coderl_tasks.grading.reward_function import file_of
 from coderl_tasks.insight.logging import RunLogger, WarningLines, run_logger, step_line
 from coderl_tasks.insight.report import write_report
@@ -159,18 +160,26 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
         self._opened: Future[tuple[TrainingRun, RunLogger]] = Future()
         # A daemon: a script that ends without `close` is not held up; what was trained is recorded.
         self._thread = threading.Thread(target=lambda: asyncio.run(self._work(settings)), daemon=True)
-        self._thread.start()
         try:
-            self._run, self._logger = self._opened.result()
+            self._thread.start()
+            self._run, self._logger = result_of(self._opened)
         except BaseException:
+            self._opened.cancel()  # interrupted: the thread stops opening (after an error there is nothing to cancel)
             self.close()
             raise
 
     async def _work(self, settings: TrainSettings) -> None:
         """The work of the session's thread. Opens the run and hands it to the waiting constructor through the future
         `_opened` (or the error instead). Keeps it open until `close` sets `_closing`. All is in one task, because the
-        task that opens services must close them."""
-        self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
+        task that opens services must close them; it is cancelled if the constructor is interrupted."""
+        self._loop, self._closing, opening = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
+        assert opening is not None
+
+        def stop_opening(opened: Future[tuple[TrainingRun, RunLogger]]) -> None:
+            if opened.cancelled():
+                self._loop.call_soon_threadsafe(opening.cancel)
+
+        self._opened.add_done_callback(stop_opening)
         self._one_call_at_a_time = asyncio.Lock()  # calls of the session's methods, which `_do` runs on this loop
         with _showing_warnings(self._say):
             try:
@@ -187,6 +196,8 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
                         self._say(settings.size_warning)
                     await self._keep_open(settings, directory)
             except BaseException as error:
+                if self._opened.cancelled():  # the constructor, which was interrupted, raises that
+                    return
                 if self._opened.done():  # the constructor has returned: nobody waits for the error
                     raise
                 self._opened.set_exception(error)  # the constructor, which waits for it, raises it
@@ -221,7 +232,7 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
 
         future = asyncio.run_coroutine_threadsafe(alone(), self._loop)
         try:
-            return future.result()
+            return result_of(future)
         except KeyboardInterrupt:
             future.cancel()
             raise
@@ -342,7 +353,8 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
 
     def close(self) -> None:
         """End the session, and the servers that it started. What was trained is in the run directory."""
-        if self._thread.is_alive() and self._opened.done() and self._opened.exception() is None:
+        is_open = self._opened.done() and not self._opened.cancelled() and self._opened.exception() is None
+        if self._thread.is_alive() and is_open:
             self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from coderl_tasks.errors import ConfigError, DataError, InfraError
+from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
 from coderl_tasks.journal.atomic import path_in_errors, require_room
 from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.runtime.prefect_app import LOGIN_PATH, own_origins
@@ -74,13 +74,16 @@ def prefect_server() -> Iterator[str]:
 
 @contextmanager
 def shared_prefect_server(port: int | None = None) -> Iterator[str]:
-    """A Prefect server that others find too: the one there is, else an embedded one, on port 4200 if that is free. With
-    `port` it is an embedded one on that port in any case; `ConfigError` if the port is taken."""
+    """A Prefect server that others find too: the one there is, else an embedded one, on the port of loopback that the
+    configured address names, or on port 4200 if that is free. With `port` it is an embedded one on that port in any
+    case; `ConfigError` if the port is taken."""
     with ExitStack() as stack:
         with _one_at_a_time():  # found or started: of two at once the second finds the first one's
             if port is not None and free_port(port) != port:
                 raise ConfigError(f"port {port} is taken: name another one")
             found = found_api_url() if port is None else None
+            if found is not None and _is_vacant(found):  # such as the address of an earlier `coderl up`, exported
+                found, port = None, urlsplit(found).port
             api_url = found or stack.enter_context(_started(port or free_port(DEFAULT_PORT)))
         stack.enter_context(used(api_url))
         yield api_url
@@ -91,6 +94,17 @@ def found_api_url() -> str | None:
     if wants_embedded():
         return None
     return configured_api_url() or (DEFAULT_API_URL if _may_join_default() else None)
+
+
+def _is_vacant(api_url: str) -> bool:
+    """Whether an embedded server could be started at this address: on 127.0.0.1, at a port where nothing listens."""
+    parts = urlsplit(api_url)
+    is_ours = (
+        parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and parts.path.rstrip("/") == "/api"
+    )
+    return (
+        is_ours and parts.port is not None and not listeners(api_url) and not is_up(api_url)
+    )  # /proc may lack what another container forwards
 
 
 def notice_of_unusable_server() -> str | None:
@@ -132,6 +146,53 @@ def _home() -> Path:
 def secret_file(port: int | None) -> Path:
     """Where the secret of this user's embedded server on this port is, while it lives. No port, no file there."""
     return _home() / f"secret-{port}"
+
+
+@contextmanager
+def faults_explained(api_url: str) -> Iterator[None]:
+    """Raises ConfigError or InfraError, which say what to do, if the block fails because of the Prefect server at
+    `api_url`. Other errors pass unchanged."""
+    try:
+        yield
+    except Exception as error:
+        if (fault := _server_fault(error, api_url)) is None:
+            raise
+        raise fault from error
+
+
+def _server_fault(error: Exception, api_url: str) -> CoderlError | None:
+    """What an error of Prefect's client says of the server, and what to do; None if the server is not its cause."""
+    import httpx
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    if not isinstance(error, httpx.TransportError | PrefectHTTPStatusError | RuntimeError):
+        return None
+    address, answers_here = without_credentials(api_url), is_up(api_url)
+    if not answers_here and is_up(f"{api_url.rstrip('/')}/api"):
+        return ConfigError(f"the address of the Prefect server, {address}, lacks /api: add it to PREFECT_API_URL")
+    answer = error.__cause__ if isinstance(error, RuntimeError) else error  # the client's check of versions wraps it
+    status = answer.response.status_code if isinstance(answer, PrefectHTTPStatusError) else 0  # 0: no response
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return ConfigError(
+            f"the Prefect server at {address} refuses this command (HTTP {status}): set PREFECT_API_AUTH_STRING to its "
+            "secret (for Prefect Cloud: prefect cloud login), and run the command again"
+        )
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # the server reports its own failure
+        # Most often the disk is full, where its database is: then `require_room` raises.
+        require_room([coderl_home()])
+        return InfraError(
+            f"the Prefect server at {address} failed (HTTP {status}): its log says why (an embedded one's is "
+            f"{log_folder() / 'prefect.log'}); run the command again, what is recorded stays"
+        )
+    if str(error).startswith("Found incompatible versions"):
+        return ConfigError(f"the Prefect server at {address} is of another version: {error}")
+    # Prefect's client raises the others without a server too; while the server answers, they are the flow's own.
+    if answers_here or isinstance(error, PrefectHTTPStatusError):
+        return None
+    return InfraError(
+        f"no answer from the Prefect server at {address}: start it, or set PREFECT_API_URL= for an embedded one, and "
+        "run the command again; what is recorded stays"
+    )
 
 
 def is_outage(error: BaseException) -> bool:

@@ -13,8 +13,9 @@ An embedded server lives until the `with` block that started it ends. Blocks nes
 import os
 import re
 import sys
+import tomllib
 from collections import ChainMap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -76,12 +77,17 @@ class Services:
 
 
 _current: ContextVar[Services | None] = ContextVar("services", default=None)
-CODE_PREFIXES = ("LD_", "PYTHON", "BASH_ENV")
+_CHANGES_CODE = re.compile(
+    r"PATH|CXX|(LD_|PYTHON|BASH_ENV).*|PREFECT_(HOME|PROFILES_PATH|API|LOGGING(_.*(PATH|CLASS))?)"
+)
+"""Prefect's are here as a configuration of logging calls what it names, and a profile can name one. PREFECT_API and
+PREFECT_LOGGING set whole groups as JSON."""
 KEYS_OF_ADDRESSES = (
     ("TINKER_BASE_URL", "TINKER_API_KEY"),
     ("PREFECT_API_URL", "PREFECT_API_KEY"),
     ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"),
     ("HF_ENDPOINT", "HF_TOKEN"),
+    ("HF_ENDPOINT", "HUGGING_FACE_HUB_TOKEN"),
     ("WANDB_BASE_URL", "WANDB_API_KEY"),
 )
 """Which address gets which key. A `.env` may not set the first where the second is the user's."""
@@ -99,18 +105,24 @@ def load_environment() -> None:
     file = Path.cwd() / ".env"
     values = read_env_file(file)
     takes_effect = [name for name, value in values.items() if value and name not in os.environ]
-    unsafe = [name for name in takes_effect if name == "PATH" or name.startswith(CODE_PREFIXES)]
+    # Prefect reads its variables in any case.
+    takes_effect = [name.upper() if name.upper().startswith("PREFECT_") else name for name in takes_effect]
+    unsafe = [name for name in takes_effect if _CHANGES_CODE.fullmatch(name)]
     if unsafe:
         raise ConfigError(
             f"{file} sets {printable(unsafe[0])}, which changes what code runs: coderl takes no such variable from a "
             f"file. Remove it there, or export it in the shell"
         )
     for address, key in KEYS_OF_ADDRESSES:
+        if address not in takes_effect:
+            continue
         # Without a key of the user's there is none to lose. One that the file sets too is known to whoever wrote it.
-        if address in takes_effect and os.environ.get(key) not in (None, "", values.get(key)):
+        used = os.environ.get(key, values.get(key)) or _stored_key(key, values)
+        if used not in ("", values.get(key)):
+            whose = "from the environment" if os.environ.get(key) else "stored on this machine (a login's)"
             raise ConfigError(
-                f"{file} sets {address} while {key} is from the environment, so your key would go to that address. If "
-                f"you trust it, export {address} in the shell; else remove it from the file"
+                f"{file} sets {address} while {key} is {whose}, so your key would go to that address. If you trust it, "
+                f"export {address} in the shell; else remove it from the file"
             )
     for name, value in values.items():
         os.environ.setdefault(name, value)
@@ -120,6 +132,25 @@ def load_environment() -> None:
             raise ConfigError(
                 f"{name} holds a space, a line break or another character that no key has: set it again, in one line"
             )
+
+
+def _stored_key(key: str, values: Mapping[str, str]) -> str:
+    """The key that `hf auth login` or a Prefect profile has stored, where its library looks for it with the environment
+    and the `values` of a file; empty if none. The library is not asked: it takes seconds to import."""
+    known = ChainMap(os.environ, dict(values))
+    try:
+        if key == "HF_TOKEN":
+            home = known.get("HF_HOME", f"{known.get('XDG_CACHE_HOME', '~/.cache')}/huggingface")
+            file = os.path.expandvars(known.get("HF_TOKEN_PATH", f"{home}/token"))
+            return Path(file).expanduser().read_text().strip()
+        if key.startswith("PREFECT_"):
+            home = known.get("PREFECT_HOME") or "~/.prefect"
+            file = known.get("PREFECT_PROFILES_PATH") or f"{home}/profiles.toml"
+            stored = tomllib.loads(Path(file).expanduser().read_text())
+            return str(stored["profiles"][known.get("PREFECT_PROFILE") or stored["active"]][key])
+    except (OSError, ValueError, LookupError, TypeError):  # missing, or nothing that the library could read
+        pass
+    return ""
 
 
 def read_env_file(file: Path) -> dict[str, str]:

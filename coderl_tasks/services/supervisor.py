@@ -201,7 +201,6 @@ class EmbeddedServer:
         self._watcher = threading.Thread(target=self._watch, name=f"watch-{name}", daemon=True)
 
     def __enter__(self) -> Self:
-        private_folder(self._log_file.parent)
         self._start()
         self._watcher.start()
         return self
@@ -223,7 +222,9 @@ class EmbeddedServer:
         return self._process.pid
 
     def _start(self) -> None:
-        """Starts the server and waits until it is healthy. InfraError if it ends, is too slow or is being stopped."""
+        """Starts the server and waits until it is healthy. InfraError if it ends, is too slow or is being stopped,
+        OSError if the machine lacks the memory or the disk for it."""
+        private_folder(self._log_file.parent)  # at a restart too: it may have been removed meanwhile
         # Append: the previous server's last lines explain its crash.
         with self._log_file.open("ab") as log:
             process = subprocess.Popen(
@@ -256,8 +257,10 @@ class EmbeddedServer:
         return any(_holds(pid, sockets) for pid in _children(self.pid))
 
     def _fault_text(self, what: str) -> str:
-        """That the server did `what`, where its log is, and the last line there."""
-        lines = self._log_file.read_text(errors="replace").strip().splitlines()
+        """That the server did `what`, where its log is, and the last line there, if it can be read."""
+        lines: list[str] = []
+        with contextlib.suppress(OSError):
+            lines = self._log_file.read_text(errors="replace").strip().splitlines()
         last_words = f" ({lines[-1].strip()})" if lines else ""
         return f"the embedded {self.name} server {what}: see {self._log_file}{last_words}"
 
@@ -294,6 +297,10 @@ class EmbeddedServer:
                 self._start()
             except InfraError as error:
                 fault = str(error)
+                break
+            except OSError as error:  # no memory for another process, say
+                self._end_process()
+                fault = self._fault_text(f"could not be restarted: {error}")
                 break
             if self._stopping.is_set():  # stopped while it was coming up
                 self._end_process()

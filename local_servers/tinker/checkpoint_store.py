@@ -104,10 +104,6 @@ class CheckpointStore:
         folder.rename(aside)
         shutil.rmtree(aside)
 
-    def exists(self, run_id: str, kind: CheckpointKind, name: str) -> bool:
-        """Whether the run has a checkpoint of that name whose time is not over."""
-        return self._living(self.root / check_run_id(run_id) / kind / f"{check_name(name)}.json") is not None
-
     def write(
         self,
         run: RunRecord,
@@ -172,11 +168,14 @@ class CheckpointStore:
         return record
 
     def files(self, record: CheckpointRecord) -> Path:
-        """The folder with the checkpoint's files, checked against the record; Refusal 422 if they differ."""
+        """The folder with the checkpoint's files, checked against the record. Refusal 422 if they differ, 404 or 410 if
+        the checkpoint was deleted or overwritten since `record` was read."""
         folder = self.root / record.run_id / "data" / record.data
         for name, expected in record.files.items():
             file = folder / name
             if not file.is_file():
+                if self.find(record.path).data != record.data:
+                    raise Refusal(410, f"{record.path} was overwritten since: open it again")
                 fault = f"its file {name} is missing"
             elif (size := file.stat().st_size) != expected.size:
                 fault = f"{name} has {size} bytes instead of {expected.size}"

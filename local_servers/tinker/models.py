@@ -146,21 +146,25 @@ class TrainingModel:
         self.adapter = await self.host.train(lambda engine: engine.create_adapter(**self.run.lora.model_dump()))
         await self.host.train(lambda _: self._store.save_run(self.run))
 
-    async def load(self, record: CheckpointRecord, *, optimizer: bool) -> None:
-        """Take over a training checkpoint's weights, and its optimizer state if asked. Raises Refusal, BadRequest."""
+    async def load(self, find: Callable[[], CheckpointRecord], *, optimizer: bool) -> None:
+        """Take over the weights of the checkpoint that `find` returns, its optimizer state if asked. Raises Refusal."""
         self._check_usable(needs_adapter=False)
-        # But for the seed, which only says what the weights were before these.
-        if self.run.lora.model_copy(update={"seed": 0}) != record.lora.model_copy(update={"seed": 0}):
-            raise BadRequest(f"{record.path} has LoRA {record.lora!r}, and this model has {self.run.lora!r}")
-        self.adapter = await self.host.train(
-            lambda engine: engine.load_adapter(self._store.files(record), optimizer=optimizer)
-        )
+
+        def read(engine: "Engine") -> "tuple[CheckpointRecord, Adapter]":
+            # Found where checkpoints are written: an overwrite in between would remove the files that it names.
+            record = find()
+            # But for the seed, which only says what the weights were before these.
+            if self.run.lora.model_copy(update={"seed": 0}) != record.lora.model_copy(update={"seed": 0}):
+                raise BadRequest(f"{record.path} has LoRA {record.lora!r}, and this model has {self.run.lora!r}")
+            return record, engine.load_adapter(self._store.files(record), optimizer=optimizer)
+
+        record, self.adapter = await self.host.train(read)
         self._drop_gradient()
         self._gradient_fault = None
         self.run.loaded_from = record.path
         self.run.steps_before = record.optimizer_steps
         self.run.optimizer_steps = 0
-        await self.host.train(lambda _: self._store.save_run(self.run))
+        await self._record_change(durable=True)
 
     async def forward_backward(
         self, datums: list[TrainDatum], loss: str, config: dict[str, float], *, backward: bool
@@ -203,10 +207,22 @@ class TrainingModel:
 
         metrics = await self.host.train(step)
         self.run.optimizer_steps += 1
-        # A killed server must still show how many steps were applied; a power cut may lose the last ones. Written on
-        # the training thread: in the order of the steps, and the event loop does not wait for the disk.
-        await self.host.train(lambda _: self._store.save_run(self.run, durable=False))
+        # A killed server must still show how many steps were applied; a power cut may lose the last ones.
+        await self._record_change(durable=False)
         return metrics
+
+    async def _record_change(self, *, durable: bool) -> None:
+        """Write the run's record after a change of the weights; one that cannot be written is left to the next save."""
+
+        def write(_: "Engine") -> None:
+            # Not a failure of the request: the client would send it again, and what is done would be done twice.
+            try:
+                self._store.save_run(self.run, durable=durable)
+            except OSError as error:
+                logger.warning("the record of training run %s could not be written: %s", self.run.run_id, error)
+
+        # On the training thread: in the order of the changes, and the event loop does not wait for the disk.
+        await self.host.train(write)
 
     async def save(
         self, kind: CheckpointKind, name: str, overwrite: bool, ttl_s: int | None, user_metadata: dict[str, str] | None

@@ -1,6 +1,7 @@
 """REST routes of what was made: sessions, training runs, checkpoints and their files."""
 
 import asyncio
+import hmac
 import re
 import secrets
 import time
@@ -9,12 +10,12 @@ from datetime import UTC, datetime
 from aiohttp import web
 from tinker import types
 
-from local_servers.tinker.records import CheckpointRecord, RunRecord, checkpoint_json, run_json
+from local_servers.tinker.records import OWNER, CheckpointRecord, RunRecord, checkpoint_json, run_json
 from local_servers.tinker.refusal import BadRequest, Refusal
 from local_servers.tinker.state import ServerState, Session, no_content, read, read_json, state_of
 
 _CHECKPOINT = "/api/v1/training_runs/{run_id}/checkpoints/{kind}/{name}"
-_DOWNLOAD_KEY = secrets.token_urlsafe(24)
+_DOWNLOAD_SECRET = secrets.token_bytes(32)
 _DOWNLOAD_LIFE_S = 3600
 _MAX_PAGE = 1000
 routes = web.RouteTableDef()
@@ -45,6 +46,8 @@ async def list_runs(request: web.Request) -> web.Response:
     """Training runs of every server that used this store, most recently used first."""
     state = state_of(request)
     limit, offset = _page(request, 20)
+    if "project_id" in request.query:
+        raise BadRequest("training runs are kept without their project here: list them without project_id")
 
     def collect() -> dict[str, object]:
         runs = sorted(state.store.runs(), key=lambda run: -_live(state, run).last_request_at)
@@ -132,17 +135,27 @@ async def external_weights_urls(request: web.Request) -> web.Response:
     record = await _record(request)
     if record.kind != "external_weights":
         raise BadRequest(f"{record.path} is not an export; save one with save_weights_external")
-    base = f"{request.url.origin()}/download/{_DOWNLOAD_KEY}/{record.run_id}/{record.name}"
-    expires = datetime.fromtimestamp(time.time() + _DOWNLOAD_LIFE_S, UTC).isoformat()
-    return web.json_response({"urls": {name: f"{base}/{name}" for name in record.files}, "expires": expires})
+    expires = int(time.time()) + _DOWNLOAD_LIFE_S
+    key = _download_key(record.run_id, record.name, str(expires))
+    base = f"{request.url.origin()}/download/{key}/{record.run_id}/{record.name}"
+    until = datetime.fromtimestamp(expires, UTC).isoformat()
+    return web.json_response({"urls": {name: f"{base}/{name}" for name in record.files}, "expires": until})
+
+
+def _download_key(run_id: str, name: str, expires: str) -> str:
+    """What opens the files of this export until `expires` (Unix time), which it begins with."""
+    return f"{expires}-{hmac.digest(_DOWNLOAD_SECRET, f'{run_id}/{name}/{expires}'.encode(), 'sha256').hex()}"
 
 
 @routes.get("/download/{key}/{run_id}/{name}/{file}")
 async def download(request: web.Request) -> web.FileResponse:
     """A file of an export, for whoever was given its address."""
     part = request.match_info
-    if not secrets.compare_digest(part["key"], _DOWNLOAD_KEY):
-        raise Refusal(404, "this download address is not known: the server was restarted; ask for new ones")
+    expires = part["key"].partition("-")[0]
+    own_key = _download_key(part["run_id"], part["name"], expires)
+    # In this order: only of a key of our own is it sure that it begins with a number.
+    if not secrets.compare_digest(part["key"].encode(), own_key.encode()) or int(expires) < time.time():
+        raise Refusal(404, "this download address is over, or of a server that was restarted: ask for new ones")
     store = state_of(request).store
     record = await asyncio.to_thread(store.find, f"tinker://{part['run_id']}/external_weights/{part['name']}")
     if part["file"] not in record.files:
@@ -183,25 +196,38 @@ def _session(request: web.Request) -> Session:
 
 @routes.post("/api/v1/sessions/search")
 async def search_sessions(request: web.Request) -> web.Response:
-    """The newest sessions of this server process whose id, name and metadata match; statuses are not filtered."""
+    """The newest sessions of this server process whose id, name, metadata, project, owner and status match."""
     state, body = await read(request, types.SessionSearchRequest)
-    found = []
-    for session in state.sessions.newest_first():
-        metadata = session.user_metadata or {}
-        by_name = body.display_name is not None and all(
-            word in (session.display_name or "").lower() for word in body.display_name.lower().split()
-        )
-        wanted = (body.session_id is None and body.display_name is None) or by_name
-        if (wanted or session.session_id == body.session_id) and all(
-            str(metadata.get(key)) == value for key, value in body.user_metadata.items()
-        ):
-            found.append(session)
+    if body.cursor is not None:
+        raise BadRequest("a search has one page here: leave out cursor, and narrow the search or raise limit")
+    found = [session for session in state.sessions.newest_first() if _matches(session, body)]
 
     def summary(session: Session) -> dict[str, object]:
         return session.summary(sum(len(state.store.checkpoints(run)) for run in session.training_run_ids))
 
     summaries = await asyncio.to_thread(lambda: [summary(session) for session in found[: body.limit]])
     return web.json_response({"sessions": summaries, "next_cursor": None})
+
+
+def _matches(session: Session, search: types.SessionSearchRequest) -> bool:
+    """Whether the session has the id or the name that is searched, and all else that the search asks for."""
+    name, metadata = (session.display_name or "").lower(), session.user_metadata or {}
+    by_id = session.session_id == search.session_id or (search.session_id is None and search.display_name is None)
+    return (
+        (by_id or (search.display_name is not None and all(w in name for w in search.display_name.lower().split())))
+        and all(str(metadata.get(key)) == value for key, value in search.user_metadata.items())
+        and (search.project_ids is None or (session.project_id or OWNER) in search.project_ids)
+        and (search.statuses is None or any(_has_status(session, query) for query in search.statuses))
+        and (not isinstance(search.owner, types.UserSearchOwner) or OWNER in search.owner.owner_urns)
+    )
+
+
+def _has_status(session: Session, query: types.SessionStatusQuery) -> bool:
+    status = session.finished or {"type": "active"}
+    reasons = query.reasons if isinstance(query, types.ClientFinishedSessionStatusQuery) else None
+    return query.type == status["type"] and (
+        reasons is None or any(status["reason"] == {"type": reason} for reason in reasons)
+    )
 
 
 @routes.put("/api/v1/sessions/{session_id}/project")

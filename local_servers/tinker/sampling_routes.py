@@ -93,11 +93,12 @@ async def asample(request: web.Request) -> web.Response:
         engine = await sampler.host.engine()
         spec = sample_spec(body, engine.eos_tokens, engine.context_length)
         engine.validate_sample(spec)
-        if state.promises.find(request_id, "sample", content) is None:  # the engine may have been loading
+        state.sessions.require_living(sampler.session_id)  # again: the engine may have been loading
+        if state.promises.find(request_id, "sample", content) is None:
             promise = state.promises.open(request_id, "sample", content)
             task = asyncio.create_task(_sample(state, sampler, promise, spec, body.prompt_logprobs_last_n))
             state.running_samples[request_id] = task
-            task.add_done_callback(lambda _: state.running_samples.pop(request_id, None))
+            task.add_done_callback(lambda _: _ended(state, sampler, promise))
     sequence_ids = _sequence_ids(request_id, body.num_samples)
     return web.json_response({"request_id": request_id, "sample_sequence_ids": sequence_ids})
 
@@ -117,14 +118,16 @@ async def _sample(state: ServerState, sampler: Sampler, promise: Promise, spec: 
             state.recorded.add(sampler.session_id, spec.prompt, result.sequences, ids)
         return Answer(sample_response(result, last_n), PROTOBUF)
 
-    try:
-        return await settle(state.promises, promise, work)
-    except asyncio.CancelledError:
-        state.promises.resolve(promise, failure("the request was cancelled", "user"))
-        raise
-    finally:
-        # Also of one that failed or was cancelled: a client that reads the log would wait for it for ever.
-        sampler.log(int(promise.request_id.rsplit(":", 1)[1]) // CLONE_BLOCK).add(promise)
+    return await settle(state.promises, promise, work)
+
+
+def _ended(state: ServerState, sampler: Sampler, promise: Promise) -> None:
+    """Answers a request that was cancelled; logs every one, as a client that reads the log would wait for it."""
+    # A callback of the task, as a task that is cancelled before its first step runs no line of its own.
+    del state.running_samples[promise.request_id]
+    if promise.answer is None:
+        state.promises.resolve(promise, failure("the request was cancelled, or its session was ended", "user"))
+    sampler.log(int(promise.request_id.rsplit(":", 1)[1]) // CLONE_BLOCK).add(promise)
 
 
 @routes.post("/api/v1/cancel_future")

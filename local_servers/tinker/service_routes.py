@@ -17,8 +17,9 @@ from local_servers.tinker.state import no_content, read, read_json, state_of
 
 LONG_POLL_S = 30.0
 """How long a poll is held open; the SDK's own limit is 45 s."""
-CLIENT_CONFIG = types.ClientConfigResponse()
-"""The SDK's start-up flags: its defaults suit a server on the same machine."""
+CLIENT_CONFIG = types.ClientConfigResponse(sample_max_concurrent_requests=256)
+"""The SDK's start-up flags: its defaults suit a local server, but for 2000 samples in flight per sampling client. Each
+holds a connection, and the server may have 4096 files open, on some machines 512."""
 _TOKEN_LIFE_S = 3600
 routes = web.RouteTableDef()
 

@@ -218,7 +218,7 @@ class SamplerRegistry(dict[str, Sampler]):
             self._dropped.add(oldest)
 
     async def weights(self, sampler: Sampler) -> "Weights":
-        """The weights to draw from. Refusal 404 or 422 if the checkpoint was deleted or damaged meanwhile."""
+        """The weights to draw from. Refusal (`CheckpointStore.files`) if the checkpoint is not as it was any more."""
         snapshot, record, engine = sampler.snapshot, sampler.checkpoint, await sampler.host.engine()
         # In threads of their own: the training thread may be busy for long. No pass changes what they read, a
         # checkpoint's files and the base's weights.
@@ -276,8 +276,21 @@ class ServerState:
             raise gone(f"model {model_id}")
         return self.models[model_id]
 
+    def training_checkpoint(self, path: str, host: EngineHost) -> CheckpointRecord:
+        """The checkpoint, from which a model of this host can train; Refusal otherwise. Blocks on the disk."""
+        record = self.store.find(path)
+        if record.kind != "weights":
+            raise BadRequest(f"{record.path} cannot be trained from; load a tinker://<run>/weights/<name> path")
+        if self.engines.find(record.base_model) is not host:
+            raise BadRequest(f"{record.path} was trained on {record.base_model}, not on {host.name}")
+        return record
+
     def end_session(self, session_id: str, reason: str) -> None:
-        """Free the session's models, samplers and recorded sequences; answers not yet fetched stay."""
+        """Stop the session's sampling, free its models, samplers and recorded sequences; unfetched answers stay."""
+        # Nobody waits for these samples, and they would hold up those of other sessions.
+        for request_id, task in self.running_samples.items():
+            if request_id.startswith(f"{session_id}:"):
+                task.cancel()
         for model in [model for model in self.models.values() if model.run.session_id == session_id]:
             model.close(reason)
             del self.models[model.run.run_id]

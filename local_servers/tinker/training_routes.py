@@ -182,10 +182,9 @@ def _save_work(state: ServerState, model: TrainingModel, kind: CheckpointKind, b
     expiry(ttl_seconds)
     overwrite = isinstance(body, types.SaveWeightsRequest) and body.overwrite
     user_metadata = None if isinstance(body, types.SaveWeightsExternalRequest) else body.user_metadata
-    if not overwrite and state.store.exists(model.run.run_id, kind, name):
-        raise Refusal(409, f"tinker://{model.run.run_id}/{kind}/{name} exists: choose another name, or overwrite it")
 
     async def work() -> Answer:
+        # Whether the name is taken is seen here: a 409 at once would be retried for minutes by the SDK.
         record = await model.save(kind, name, overwrite, ttl_seconds, user_metadata)
         return json_answer({"type": body.type, "path": record.path, "size_bytes": record.size})
 
@@ -263,12 +262,7 @@ async def load_weights(request: web.Request) -> web.Response:
 
 def _load_work(state: ServerState, model: TrainingModel, body: types.LoadWeightsRequest) -> Work:
     async def work() -> Answer:
-        record = await asyncio.to_thread(state.store.find, body.path)
-        if record.kind != "weights":
-            raise BadRequest(f"{record.path} cannot be trained from; load a tinker://<run>/weights/<name> path")
-        if state.engines.find(record.base_model) is not model.host:
-            raise BadRequest(f"{record.path} was trained on {record.base_model}, not on {model.run.base_model}")
-        await model.load(record, optimizer=body.optimizer)
+        await model.load(partial(state.training_checkpoint, body.path, model.host), optimizer=body.optimizer)
         return json_answer({"type": "load_weights", "path": body.path, "model_id": model.run.run_id})
 
     return work

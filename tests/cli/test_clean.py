@@ -105,6 +105,7 @@ def test_checkpoints_that_no_run_needs_go_when_asked_for(root: Path, tmp_path: P
 
     assert unneeded(root) == {"nobody", "other"}
     assert unneeded(root, elsewhere) == {"nobody"}
+    assert unneeded(root, elsewhere / "run") == {"nobody"}, "a run, and no folder of runs"
     record_checkpoint(root / "run", "step-000000", record, {"state_path": paths["kept"]})  # now it is finished
     assert unneeded(root, elsewhere) == {"nobody", "rolling"}
     assert [removal.what.rpartition("/")[2] for removal in expired_checkpoints(store.root)] == ["over"]

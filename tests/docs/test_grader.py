@@ -8,7 +8,10 @@ import inspect
 import json
 import multiprocessing
 import re
+import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from aiohttp import web
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading import Grader
 from coderl_tasks.paths import NANO_MODEL, PROJECT_ROOT
-from coderl_tasks.services import Services
+from coderl_tasks.services import Services, services
 from tests.conftest import Serve
 
 EXAMPLES = re.findall(r"^```python\n(.*?)^```\n", (PROJECT_ROOT / "docs" / "grader.md").read_text(), re.M | re.S)
@@ -105,6 +108,56 @@ def test_threads_and_loops_share_one_grader_which_starts_again() -> None:
     chat = [{"role": "user", "content": "Add."}, {"role": "assistant", "content": RIGHT}]
     with grader:
         assert grader.rewards([{"tests": json.dumps(two)}], [chat], ungraded="raise") == [1.0]
+
+
+def interrupt() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def test_an_interrupted_grading_is_cancelled(serve: Serve) -> None:
+    left = threading.Event()
+
+    async def hold(request: web.Request) -> web.Response:
+        interrupt()
+        try:
+            await asyncio.Event().wait()
+        finally:  # the client has left
+            left.set()
+        return web.Response()
+
+    async def ping(request: web.Request) -> web.Response:
+        return web.Response(text="pong")
+
+    holding = web.Application()
+    holding.add_routes([web.get("/v1/ping", ping), web.post("/{path:.*}", hold)])
+    with Grader(serve(holding), timeout_s=600) as grader:
+        with pytest.raises(KeyboardInterrupt):
+            grader.grade([{"tests": TESTS}], [RIGHT])
+        assert left.wait(60)
+
+
+def test_an_interrupted_start_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted, ended = threading.Event(), threading.Event()
+
+    @contextmanager
+    def slow_services(model_name: str | None) -> Iterator[Services]:
+        interrupt()
+        assert interrupted.wait(60)
+        try:
+            with services(model_name) as found:
+                yield found
+        finally:
+            ended.set()
+
+    grader = Grader()
+    with monkeypatch.context() as patched:
+        patched.setattr("coderl_tasks.grading.grader.services", slow_services)
+        with pytest.raises(KeyboardInterrupt):
+            grader.start()
+    interrupted.set()
+    assert ended.wait(60)
+    with grader:
+        assert grader.rewards([{"tests": TESTS}], [RIGHT], ungraded="raise") == [1.0]
 
 
 def test_a_forked_process_starts_its_own() -> None:

@@ -3,6 +3,8 @@
 import json
 import pkgutil
 import re
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +170,34 @@ def test_a_session_does_not_resume_what_it_would_not_begin(tmp_path: Path, recor
     [name] = recorded
     with pytest.raises(ConfigError, match=f"^{name}"):
         init_grpo(problems=[row], log_path=str(tmp_path / "run"))
+
+
+def test_an_interrupt_while_a_session_opens_ends_it(tmp_path: Path) -> None:
+    row = {"prompt": "Print 1.", "tests": [{"input": "", "output": "1"}]}
+    given: dict[str, Any] = {
+        "preset": "nano",
+        "problems": [row],
+        "problems_per_step": 1,
+        "log_path": str(tmp_path / "run"),
+    }
+    lines: list[str] = []
+
+    def interrupt() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 1:
+            interrupt()
+
+    hanging = threading.Timer(60, interrupt)  # else an `init_grpo` that waits for ever would hang the test
+    hanging.start()
+    with pytest.raises(KeyboardInterrupt):
+        init_grpo("data/nano", say=say, **given)
+    hanging.cancel()
+    assert lines[0].startswith("run directory: ")
+    with init_grpo("data/nano", say=lines.append, **given) as grpo:  # which the first one holds no longer
+        assert grpo.next_step == 0
 
 
 QUESTIONS = [{"prompt": f"Say {word}.", "ground_truth": word} for word in ("print", "input", "range", "while")]

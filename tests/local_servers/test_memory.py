@@ -18,6 +18,19 @@ except MemoryError as error:
     print(as_out_of_memory(error))
 print(open("/proc/self/oom_score_adj").read())
 """
+WITHOUT_DESCRIPTORS = """
+import asyncio, resource
+from local_servers.memory import limit_own_memory_until
+
+async def serve():
+    stopping = asyncio.Event()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    asyncio.get_running_loop().call_soon(stopping.set)
+    await limit_own_memory_until(stopping)
+
+asyncio.run(serve())
+"""
 
 
 def test_what_is_too_much_is_refused_with_the_numbers() -> None:
@@ -42,6 +55,11 @@ def test_a_server_cannot_take_more_than_was_free_and_is_ended_first() -> None:
     named, score = done.stdout.split("\n")[:2]
     assert named.startswith("the embedded server is out of memory")
     assert int(score) >= 500
+
+
+def test_a_server_without_free_file_descriptors_goes_on() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_DESCRIPTORS], capture_output=True, text=True, check=True)
+    assert "memory was not renewed: [Errno 24] Too many open files" in done.stderr
 
 
 def test_an_accelerator_that_is_full_has_the_same_name() -> None:

@@ -6,7 +6,7 @@ import socket
 import sqlite3
 import subprocess
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import httpx
 import pytest
 import yaml
 from aiohttp import web
-from prefect import get_client
+from prefect import flow, get_client
 from prefect.deployments import run_deployment
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
@@ -38,6 +38,7 @@ from coderl_tasks.runtime.prefect_server import (
     database_damage,
     embedded_prefect,
     exports,
+    faults_explained,
     found_api_url,
     is_open,
     is_up,
@@ -48,7 +49,7 @@ from coderl_tasks.runtime.prefect_server import (
     ui_address,
     used,
 )
-from coderl_tasks.runtime.worker import WORK_POOL, closed_template
+from coderl_tasks.runtime.worker import WORK_POOL, closed_template, deploy_all
 from coderl_tasks.services.supervisor import free_port
 from coderl_tasks.settings import CurateSettings
 from tests.conftest import Serve
@@ -89,6 +90,64 @@ def test_a_secret_that_cannot_be_written_leaves_no_file(tmp_path: Path, monkeypa
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "secret-" in str(caught.value.filename) and not list(tmp_path.rglob("secret-*"))
+
+
+def test_a_server_is_started_at_the_configured_address_of_loopback_where_nothing_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODERL_HOME", str(tmp_path))
+    port = free_port()
+    in_its_way = tmp_path / "prefect" / f"secret-{port}"  # so that the start fails, and shows the port
+    in_its_way.mkdir(parents=True)
+    with used(f"http://localhost:{port}/api"), pytest.raises(OSError) as caught, shared_prefect_server():
+        pass
+    assert caught.value.filename == str(in_its_way)
+    elsewhere = "http://127.0.0.2:9/api"  # as another machine's, whose server is not ours to start
+    with used(elsewhere), shared_prefect_server() as api_url:
+        assert api_url == elsewhere
+
+
+@flow
+def of_nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("work", "root", "status", "error", "says"),
+    [
+        (of_nothing, "/api", 401, ConfigError, "refuses this command .HTTP 401.: set PREFECT_API_AUTH_STRING"),
+        (deploy_all, "/api", 401, ConfigError, "refuses this command .HTTP 401.: set PREFECT_API_AUTH_STRING"),
+        (of_nothing, "/api", 403, ConfigError, "refuses this command .HTTP 403.: .*prefect cloud login"),
+        (of_nothing, "/api", 500, InfraError, "failed .HTTP 500."),
+        (of_nothing, "/api", 200, ConfigError, "Found incompatible versions: client: .*, server: 99.1.0"),
+        (of_nothing, "", 404, ConfigError, "lacks /api"),
+        (deploy_all, "", 404, ConfigError, "lacks /api"),
+    ],
+)
+def test_a_server_that_does_not_fit_is_one_line(
+    work: Callable[[], None], root: str, status: int, error: type[Exception], says: str, serve: Serve
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/api/health":
+            return web.json_response(True)
+        return web.json_response("99.1.0", status=status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    address = f"{serve(app)}{root}"
+    with used(address), pytest.raises(error, match=says) as caught, faults_explained(address):
+        work()
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_that_is_not_the_servers_stays_as_it_is(prefect_api: str) -> None:
+    for error in (RuntimeError("the flow's own"), ConfigError("a setting")):
+        with pytest.raises(type(error)) as caught, faults_explained(prefect_api):
+            raise error
+        assert caught.value is error
+    nobody = "http://127.0.0.1:9/api"
+    with pytest.raises(InfraError, match=f"no answer from .* at {nobody}: start it"), faults_explained(nobody):
+        raise httpx.ConnectError("refused")
 
 
 def test_an_empty_address_says_that_there_is_none() -> None:

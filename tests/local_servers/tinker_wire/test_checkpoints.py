@@ -3,14 +3,18 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 import tinker
 from tinker import types
 
+from local_servers.tinker import rest_routes
 from local_servers.tinker import tinker_server as server_module
 from local_servers.tinker.checkpoint_store import CheckpointStore
-from tests.local_servers.tinker_wire.conftest import Fingerprint, NewRun, Server, Step
+from local_servers.tinker.records import LoraSettings, RunRecord
+from local_servers.tinker.refusal import Refusal
+from tests.local_servers.tinker_wire.conftest import Fingerprint, NewRun, Server, Step, Wire
 
 
 @pytest.fixture
@@ -56,13 +60,11 @@ def test_names_are_taken_unless_overwritten(
     assert len(server.rest().list_checkpoints(run.model_id).result().checkpoints) == 1
     (data,) = (server.home / "tinker" / run.model_id / "data").iterdir()
     assert data.is_dir()
-    # The SDK would retry a 409 for minutes, so the clash is shown without it; its number is used up all the same.
-    body = {"model_id": run.model_id, "path": "last", "seq_id": 8}
-    for _ in range(2):
-        status, answer = server.call("/api/v1/save_weights", body)
-        assert status == 409 and "choose another name" in answer["detail"]
-    status, answer = server.call("/api/v1/save_weights_for_sampler", body | {"path": "../escape", "seq_id": 9})
-    assert status == 400 and "not usable" in answer["detail"]
+    with pytest.raises(tinker.RequestFailedError, match="last exists: choose another name, or overwrite it") as caught:
+        run.save_state("last").result()
+    assert caught.value.category == types.RequestErrorCategory.User
+    with pytest.raises(tinker.BadRequestError, match="not usable"):
+        run.save_weights_for_sampler("../escape").result()
 
 
 @pytest.mark.filterwarnings("ignore:DEPRECATED:FutureWarning")
@@ -109,6 +111,22 @@ def test_what_cannot_be_loaded_says_so(
         client.create_sampling_client(model_path=named).result()
     with pytest.raises(tinker.RequestFailedError, match="damaged"):
         client.create_training_client_from_state_with_optimizer(state).result()
+
+
+def test_the_files_of_a_checkpoint_that_is_another_now_are_not_called_damaged(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    run = RunRecord(run_id="a:train:0", session_id="a", base_model="m", lora=LoraSettings(rank=4, seed=0))
+    store.save_run(run)
+    first, second = (
+        store.write(run, "weights", "last", lambda folder: (folder / "file").touch(), overwrite=True) for _ in range(2)
+    )
+    assert (store.files(second) / "file").exists()
+    with pytest.raises(Refusal, match="weights/last was overwritten since: open it again"):
+        store.files(first)
+    store.delete(second)
+    for record in (first, second):
+        with pytest.raises(Refusal, match="there is no checkpoint"):
+            store.files(record)
 
 
 def test_checkpoints_expire(client: tinker.ServiceClient, server: Server, new_run: NewRun) -> None:
@@ -161,6 +179,8 @@ def test_runs_and_checkpoints_over_rest(
     assert record.user_metadata == {"name": "mine"}
     assert record.last_checkpoint is not None and record.last_sampler_checkpoint is not None
     assert (record.last_checkpoint.tinker_path, record.last_sampler_checkpoint.tinker_path) == (state, sampler)
+    with pytest.raises(tinker.BadRequestError, match="without project_id"):
+        rest.list_training_runs(project_id="one").result()
     listed = rest.list_training_runs(limit=1).result()
     assert len(listed.training_runs) == 1 and listed.cursor.total_count >= 1
     assert {c.tinker_path for c in rest.list_user_checkpoints().result().checkpoints} >= {state, sampler}
@@ -177,11 +197,49 @@ def test_runs_and_checkpoints_over_rest(
     session_id = run.model_id.split(":")[0]
     assert session_id in rest.list_sessions(limit=1000).result().sessions
     assert rest.get_session(session_id).result().training_run_ids == [run.model_id]
+    session = {"session_id": session_id}
+
+    def is_found(**wanted: object) -> bool:
+        status, answer = server.call("/api/v1/sessions/search", session | wanted)
+        assert status == 200
+        return [found["session_id"] for found in answer["sessions"]] == [session_id]
+
+    active, finished = [{"type": "active"}], [{"type": "client_finished", "reasons": ["success"]}]
+    rest.assign_session_project(session_id, "one").result()
+    assert is_found() and is_found(statuses=active) and not is_found(statuses=finished)
+    assert is_found(project_ids=["one"]) and not is_found(project_ids=["two"])
+    assert not is_found(owner={"type": "user", "owner_urns": ["somebody"]})
     (model,) = rest.get_server_capabilities().result().supported_models
     assert (model.model_name, model.max_context_length) == (base_model, 128)
     path = f"/api/v1/training_runs/{run.model_id}"
     assert server.call(path, method="DELETE")[0] == 409
     client.close("success").result()
+    assert is_found(statuses=finished) and not is_found(statuses=active)
+    assert not is_found(statuses=[{"type": "client_finished", "reasons": ["errored"]}])
     assert server.call(path, method="DELETE")[0] == 204
     with pytest.raises(tinker.NotFoundError):
         rest.get_training_run(run.model_id).result()
+
+
+def test_a_download_address_is_of_one_export_and_for_an_hour(
+    impatient_server: Server, base_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = Wire(impatient_server, base_model)
+    for seq, name in ((1, "one"), (2, "two")):
+        saved = wire.post("save_weights_external", {"model_id": wire.model_id, "seq_id": seq, "path": name})
+        wire.retrieve(saved["request_id"])
+    asked = f"/api/v1/training_runs/{wire.model_id}/checkpoints/external_weights/one/external_weights_urls"
+
+    def address() -> str:
+        urls = impatient_server.call(asked)[1]["urls"]
+        return urls["adapter_config.json"].removeprefix(impatient_server.url)
+
+    url = address()
+    assert impatient_server.call(url, key=None)[0] == 200
+    head, rest = url.split("-", 1)
+    later = f"{head[:-1]}{(int(head[-1]) + 1) % 10}-{rest}"
+    for other in (url.replace("/one/", "/two/"), later, "/download/9-%C3%A9/" + url.split("/", 3)[3]):
+        assert impatient_server.call(other, key=None)[0] == 404
+    monkeypatch.setattr(rest_routes, "_DOWNLOAD_LIFE_S", -2)
+    status, answer = impatient_server.call(address(), key=None)
+    assert status == 404 and "address is over" in answer["detail"]

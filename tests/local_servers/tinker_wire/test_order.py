@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,8 +12,9 @@ from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.proto.response_conv import deserialize_forward_backward_output
 
+from local_servers.tinker.checkpoint_store import CheckpointStore
 from local_servers.tinker.models import TrainingModel
-from local_servers.tinker.state import SamplerRegistry
+from local_servers.tinker.state import CLONE_BLOCK, SamplerRegistry
 from tests.local_servers.tinker_wire.conftest import PROTOBUF, Server, Supervised, Wire
 
 
@@ -162,9 +164,18 @@ def test_what_is_not_known_is_gone(server: Server, base_model: str) -> None:
         assert status == 410 and "not known to this server" in answer["detail"]
 
 
-def test_a_finished_session_is_over(wire: Wire, lesson: list[types.Datum]) -> None:
+def test_a_finished_session_is_over(wire: Wire, lesson: list[types.Datum], base_model: str) -> None:
     running = wire.forward_backward(1, lesson)["request_id"]
     wire.retrieve(running)
+    opened = {"session_id": wire.session_id, "sampling_session_seq_id": 0, "base_model": base_model}
+    ask = {
+        "sampling_session_id": wire.post("create_sampling_session", opened)["sampling_session_id"],
+        "num_samples": 256,
+        "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
+        "sampling_params": {"max_tokens": 120, "stop": []},
+    }
+    # More than the server samples until the session ends; the last one is of a copy of the client.
+    sampled = [wire.post("asample", ask | {"seq_id": seq})["request_id"] for seq in (*range(40), CLONE_BLOCK)]
     for _ in range(2):
         path = f"/api/v1/sessions/{wire.session_id}/finish"
         assert wire.server.call(path, {"reason": {"type": "success"}, "detail": None})[0] == 204
@@ -172,6 +183,8 @@ def test_a_finished_session_is_over(wire: Wire, lesson: list[types.Datum]) -> No
     wire.forward_backward(2, lesson, status=410)
     assert wire.model_id not in wire.server.stats()["models"]
     assert wire.retrieve(running)
+    for request_id in sampled[-2:]:
+        assert "its session was ended" in wire.retrieve(request_id)["error"]
 
 
 @pytest.mark.parametrize("made_in", [SamplerRegistry.weights, TrainingModel.snapshot])
@@ -217,6 +230,55 @@ def test_a_sampler_of_a_checkpoint_opens_while_a_pass_is_under_way(
     finally:
         is_over.set()
     assert wire.retrieve(running["request_id"])
+
+
+def test_a_checkpoint_that_is_overwritten_before_its_loading_begins_is_loaded_as_it_is_then(
+    impatient_server: Server, base_model: str, lesson: list[types.Datum], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, writer, reader = (Wire(impatient_server, base_model) for _ in range(3))
+    is_over, compute = threading.Event(), TrainingModel.forward_backward
+
+    async def long_pass(model: TrainingModel, *arguments: Any, **options: Any) -> Any:
+        assert await model.host.train(lambda _: is_over.wait(120))
+        return await compute(model, *arguments, **options)
+
+    save = {"model_id": writer.model_id, "path": "last", "overwrite": True}
+    path = writer.retrieve(writer.post("save_weights", save | {"seq_id": 1})["request_id"])["path"]
+    monkeypatch.setattr(TrainingModel, "forward_backward", long_pass)
+    busy.forward_backward(1, lesson)
+    try:
+        saved = writer.post("save_weights", save | {"seq_id": 2})
+        load = {"model_id": reader.model_id, "seq_id": 1, "path": path, "optimizer": True}
+        loaded = reader.post("load_weights", load)
+        while any(model["waiting"] for model in impatient_server.stats()["models"].values()):
+            time.sleep(0.01)
+    finally:
+        is_over.set()
+    assert writer.retrieve(saved["request_id"])["path"] == path
+    assert reader.retrieve(loaded["request_id"])["path"] == path
+
+
+def test_what_was_done_is_no_failure_because_its_record_cannot_be_written(
+    impatient_server: Server, base_model: str, lesson: list[types.Datum]
+) -> None:
+    wire = Wire(impatient_server, base_model)
+    saved = wire.post("save_weights", {"model_id": wire.model_id, "seq_id": 1, "path": "a"})
+    path = wire.retrieve(saved["request_id"])["path"]
+    record = impatient_server.home / wire.model_id / "run.json"
+    record.unlink()
+    record.mkdir()
+    wire.forward_backward(2, lesson)
+    assert "metrics" in wire.retrieve(wire.optim_step(3)["request_id"])
+    assert wire.steps() == 1
+    load = {"model_id": wire.model_id, "seq_id": 4, "path": path, "optimizer": True}
+    assert wire.retrieve(wire.post("load_weights", load)["request_id"])["path"] == path
+    assert wire.steps() == 0
+    wire.forward_backward(5, lesson)
+    assert "metrics" in wire.retrieve(wire.optim_step(6)["request_id"])
+    record.rmdir()
+    save = {"model_id": wire.model_id, "seq_id": 7, "path": "b"}
+    assert "path" in wire.retrieve(wire.post("save_weights", save)["request_id"])
+    assert CheckpointStore(impatient_server.home).run(wire.model_id).optimizer_steps == 1
 
 
 def test_cancelling_is_always_accepted(server: Server) -> None:

@@ -10,6 +10,7 @@ import pytest
 import tinker
 from tinker import types
 
+from coderl_tasks.cli.entry import FEWEST_OPEN_FILES
 from local_servers.tinker.state import KEPT_WEIGHTS
 from tests.local_servers.tinker_wire.conftest import NewRun, Server, Step
 
@@ -20,6 +21,10 @@ PROMPT = types.ModelInput.from_ints([5, 6, 7, 8])
 def sampler(server: Server, base_model: str) -> Iterator[tinker.SamplingClient]:
     with server.client() as client:
         yield client.create_sampling_client(base_model=base_model).result()
+
+
+def test_one_client_cannot_take_all_connections(sampler: tinker.SamplingClient) -> None:
+    assert sampler.holder.get_client_config().sample_max_concurrent_requests <= FEWEST_OPEN_FILES / 2
 
 
 def test_same_seed_same_tokens_whatever_runs_beside(sampler: tinker.SamplingClient) -> None:
