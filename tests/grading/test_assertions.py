@@ -398,6 +398,12 @@ FAILING = [
     ("assert f(-1)", "def f(x):\n    assert x > 0", Verdict.RUNTIME_ERROR, "AssertionError", None),
     ("assert f(1) == (2, 3), f(1)", "def f(x):\n    return f, 3", Verdict.WRONG_ANSWER, "object of the class function", "(<an object of the class function>, 3)"),
     ("import pytest\ndef test_it():\n    with pytest.raises(ValueError):\n        f()", "def f(): pass", Verdict.WRONG_ANSWER, "raise", "None"),
+    ("import pytest\nassert f(3) == pytest.approx(2.5)", "import numpy\ndef f(x): return numpy.array([])", Verdict.WRONG_ANSWER, "approx", None),
+    ("import numpy as np\nassert np.allclose(f(3), 2.5)", "def f(x): return []", Verdict.WRONG_ANSWER, "allclose", "[]"),
+    ("assert np.allclose(f(3), [1.0, 2.0])", "import numpy\ndef f(x): return numpy.zeros((0, 1))", Verdict.WRONG_ANSWER, "allclose", None),
+    ("import numpy\nassert numpy.isclose(a=2.5, b=f(3)).all()", "def f(x): return []", Verdict.WRONG_ANSWER, "isclose", "[]"),
+    ("import numpy as np\nnp.testing.assert_allclose(f(3), 2.5)", "def f(x): return []", Verdict.WRONG_ANSWER, "no elements", "[]"),
+    ("from numpy.testing import assert_array_equal\nassert_array_equal(f(3), 2)", "def f(x): return []", Verdict.WRONG_ANSWER, "no elements", "[]"),
 ]  # fmt: skip
 
 
