@@ -38,6 +38,7 @@ from coderl_tasks.journal.atomic import make_folder, read_json, write_json, writ
 from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, pool_spent
 from coderl_tasks.journal.recorded_json import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
+from coderl_tasks.planning.estimates import priced_forecast
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
 from coderl_tasks.problems.loading import LoadResult, same_source
 from coderl_tasks.problems.problem import Drop, Problem
@@ -235,6 +236,9 @@ class Curation:
         if not settings.is_profiled:
             self.display.say("profile_mode=none: nothing is sampled, and pass rates are not known")
             return Profiled()
+        # Only a service bills.
+        if session.service_address is not None and (line := priced_forecast(settings, outlines)):
+            self.display.say(line)
         if settings.profile_mode == "screen":
             prompt_tokens = [len(session.environment.prompt(problem, session.renderer)) for problem in outlines]
             band = Band(settings.band_low, settings.band_high)
@@ -311,7 +315,7 @@ def _with_recorded_shard_size(settings: CurateSettings, folder: Path, display: D
     """`settings` with the shard size of an earlier start in `folder`, recorded now if there was none: shards of another
     size hold other problems, so none of their records would be used."""
     file = folder / "shard_size.json"
-    if not file.is_file():
+    if not file.is_file() or not any((folder / kind).is_dir() for kind in ("shards", "strengthened")):
         write_json(file, {"shard_size": settings.shard_size})
     recorded = read_json(file)["shard_size"]
     if recorded != settings.shard_size:

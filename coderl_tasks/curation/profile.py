@@ -95,7 +95,7 @@ async def profile_shard(
         # The rollouts that this rule does not need stay for a rule that needs more.
         unused = recorded.select(ROLLOUT_SCHEMA.keys()).join(rollouts, on=ORDER, how="anti")
         to_record = pl.concat([rollouts, unused]).sort(ORDER)
-    if recorded is None or not to_record.equals(recorded) or rounds.read_fingerprint(folder) != request:
+    if recorded is None or not to_record.equals(recorded) or not are_grades_valid:
         write_parquet(make_folder(folder) / file.name, to_record)
         # The fingerprint after the file that it vouches for, and groups/ removed last: after a crash in between, the
         # next start reads the groups again and samples nothing.

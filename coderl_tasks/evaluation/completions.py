@@ -141,7 +141,7 @@ async def grade_completions(
 
 def _fingerprint(completions: CompletionsFile, problems: Sequence[Problem], judge: Judge) -> dict[str, Any]:
     """What decides the verdicts, recorded beside them: the completions, the problems in their order, and the limits."""
-    of_problems = [deciding_digest(problems), [(p.split, p.tests_total) for p in problems]]
+    of_problems = [deciding_digest(problems), [p.split for p in problems]]
     of_file = [(completions.texts[p.problem_id], completions.codes[p.problem_id]) for p in problems]
     # JSON escapes lone surrogates, which UTF-8 has no bytes for.
     digest = sha256(json.dumps([of_problems, of_file]).encode()).hexdigest()

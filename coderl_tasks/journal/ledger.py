@@ -34,7 +34,7 @@ import polars as pl
 from coderl_tasks.addresses import explained, filesystem, joined
 from coderl_tasks.errors import BudgetReachedError, ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, scan_parquet, write_json
-from coderl_tasks.journal.steps import BASELINE, FINAL, FINGERPRINT_FILE, TIME_LIMIT_KEY, Commit
+from coderl_tasks.journal.steps import BASELINE, FINAL, FINGERPRINT_FILE, Commit, same_samples
 from coderl_tasks.policy.rollout import ENVIRONMENT, KEPT, REPEATED, TURN_TOKENS
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS
@@ -389,11 +389,8 @@ def _shard_tokens(fs: "AbstractFileSystem", folder: str, files: list[str]) -> To
     of_groups = f"{folder}/groups/{FINGERPRINT_FILE}"
     wholes = [fs.cat_file(whole)] if whole in files else []
     places: set[tuple[int, int]] = set()
-    # Another time limit of the judge only decides grades.
-    requests = [
-        json.loads(fs.cat_file(file)) | {TIME_LIMIT_KEY: None} for file in (request, of_groups) if file in files
-    ]
-    if len(requests) == 2 and requests[0] == requests[1]:
+    requests = [json.loads(fs.cat_file(file)) for file in (request, of_groups) if file in files]
+    if len(requests) == 2 and same_samples(*requests):
         # A finished shard that is sampled on, or graded again, has rounds in groups/ that the file has too.
         places = {place for each in wholes for place in _places(each)}
     groups = (fs.cat_file(file) for file in files if file.startswith(f"{folder}/groups/") and file.endswith(".parquet"))

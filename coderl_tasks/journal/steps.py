@@ -53,7 +53,7 @@ TOKENS_PER_ROW_GROUP = 2**21  # of completions, encoded at a time: some 25 MB wi
 PHASE_FILES: dict[Phase, str] = {"sampled": "sampled.parquet", "scored": "scored.parquet", "commit": "commit.json"}
 PROBLEMS_FILE, TRAINER_FILE = "problems.json", "trainer_logprobs.parquet"
 _SCHEMAS: dict[RolloutPhase, Mapping[str, pl.DataType]] = {"sampled": SAMPLED_SCHEMA, "scored": ROLLOUT_SCHEMA}
-TIME_LIMIT_KEY = "timeout_s"  # of a fingerprint: the judge's limit, which decides grades and no samples of one turn
+TIME_LIMIT_KEY = "timeout_s"  # of a fingerprint
 FINGERPRINT_FILE = "request.json"  # says what the sampled groups, or the rollouts, in its folder are of
 BASELINE, FINAL = "baseline", "final"  # the evaluations before training and at its end, by name
 STEPS_PER_FILE = 64
@@ -108,6 +108,14 @@ class StepProblems:
 def step_name(step: int) -> str:
     """Name of the checkpoint and of the evaluation after `step`."""
     return f"step-{step:06d}"
+
+
+def same_samples(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two fingerprints are of the same samples. Another time limit of the judge only decides grades; in several
+    turns it decides replies too."""
+    if not one.keys().isdisjoint(("max_turns", "max_tool_calls")):
+        return one == other
+    return {**one, TIME_LIMIT_KEY: None} == {**other, TIME_LIMIT_KEY: None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -347,8 +347,11 @@ def _evaluation_row(settings: EvaluateSettings) -> Estimate:
     if settings.completions is not None:
         raise ConfigError("completions are graded without a model: there are no tokens to estimate")
     with TemporaryDirectory() as folder:
-        problems = flow_plans.evaluation_problems(settings, Path(folder))
-        lengths = _lengths_at_max_tokens(settings, problems)
+        return _evaluation_of(settings, flow_plans.evaluation_problems(settings, Path(folder)))
+
+
+def _evaluation_of(settings: EvaluateSettings, problems: Sequence[Problem]) -> Estimate:
+    lengths = _lengths_at_max_tokens(settings, problems)
     return _evaluating(settings, [len(problems)], lengths, settings.n_samples)
 
 
@@ -421,7 +424,22 @@ def forecast_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -
     """What the run will take in all; None for one without an end."""
     if settings.max_steps == -1:
         return None
-    rows = training_estimates(settings, pool, path)
+    return _forecast(training_estimates(settings, pool, path))
+
+
+def priced_forecast(settings: CurateSettings | EvaluateSettings, problems: Sequence[Problem]) -> str | None:
+    """What the profile or the evaluation of `problems` will take in all, and what caps it; None where the prices are
+    not known, or there are no problems."""
+    if cost_price(settings) is None or not problems:
+        return None
+    if isinstance(settings, CurateSettings):
+        row = _profile_row(settings, problems)
+    else:
+        row = _evaluation_of(settings, problems)
+    return f"{_forecast([row])}; max_usd=N caps it"
+
+
+def _forecast(rows: Sequence[Estimate]) -> str:
     form = "{} {:,} tokens (at most about {:,}), {} USD"
     parts = [form.format(row.use, row.expected.counted, row.high.counted, usd_text(row)) for row in rows]
     return f"estimate: {'; '.join(parts)}; by {rows[0].by}"

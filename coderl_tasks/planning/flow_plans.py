@@ -24,13 +24,14 @@ from coderl_tasks.journal.atomic import scan_parquet
 from coderl_tasks.journal.ledger import require_price
 from coderl_tasks.journal.recorded_json import (
     CONFIG_FILE,
+    SETTINGS_FILE,
     config_changes,
     find_unfinished,
     recorded_config,
     recorded_settings,
 )
 from coderl_tasks.journal.run_directory import RunDirectory, allowed_changes, has_ended
-from coderl_tasks.journal.run_names import did_you_mean, doubt, is_name, near_runs, run_path, runs_root
+from coderl_tasks.journal.run_names import LATEST, did_you_mean, doubt, is_name, near_runs, run_path, runs_root
 from coderl_tasks.journal.steps import BASELINE, FINAL, EvalJournal
 from coderl_tasks.paths import POOLS, find_local, known_sha256
 from coderl_tasks.planning.early_checks import RecordedModel, check_data, check_place, deployed_name, with_decided_model
@@ -53,7 +54,7 @@ from coderl_tasks.services import (
     uses_tinker_service,
 )
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
-from coderl_tasks.settings.setting import about
+from coderl_tasks.settings.setting import about, all_settings
 from coderl_tasks.settings.train_settings import SERVICE_STEPS
 
 logger = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]
     """The settings, and the pool's folder, which may be there from an earlier start."""
     folder = _named_pool(settings)
     if settings.from_run is not None:
-        settings = filled_from_run(settings)
+        settings = filled_from_run(settings.as_meant())
     settings = await with_decided_model(for_this_machine(settings), _model_of_pool(folder))
     check_curation(settings, folder or POOLS)
     if folder is None:
@@ -142,8 +143,8 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
         allowed_changes(path, recorded, run_config(settings))  # raises for a setting that must stay
     check_training(settings, path)
     _require_no_held_out_problem(settings, pool)
-    if path is None and settings.resume != "never":
-        path = unfinished_run(settings)
+    if path is None and settings.resume != "never" and (path := unfinished_run(settings)) is not None:
+        settings = complete_settings(settings, path)  # its cap on cost, say, unless another one is given
     return settings, pool, path
 
 
@@ -207,13 +208,16 @@ def doubt_of(settings: TrainSettings) -> str | None:
 
 
 def unfinished_run(settings: TrainSettings) -> Path | None:
-    """The newest run below the default root that was started with these settings and is at rest, with steps left."""
+    """The newest run below the default root that was started with these settings and is at rest, with steps left. Those
+    that do not decide what comes out, such as a cap on cost, may have changed."""
     config = run_config(settings)
+    ignored = {key for key, field in all_settings(TrainSettings) if not about(field).decides_content}
     files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
     for _, folder in sorted(files, reverse=True):
         try:
             recorded = recorded_config(folder) or {}
-            if not config_changes(recorded, config) and run_state(folder, recorded) not in ("running", "finished"):
+            is_same = ignored.issuperset(change.key for change in config_changes(recorded, config))
+            if is_same and run_state(folder, recorded) not in ("running", "finished"):
                 return folder
         except DataError:  # a damaged one: naming it says what is wrong with it
             continue
@@ -223,7 +227,10 @@ def unfinished_run(settings: TrainSettings) -> Path | None:
 def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettings:
     """A run's settings: what was not given is as its directory's config.json says, else as fits this machine."""
     if (config := recorded_config(path)) is not None:
-        return settings.filled_from(config)
+        settings = settings.as_meant().filled_from(config)
+        is_older_pool_meant = settings.pool == LATEST and config.get("pool") is not None
+        # The newest pool may be another one by now, which a run that has begun cannot take.
+        return settings.with_changes(pool=config["pool"]) if is_older_pool_meant else settings
     settings = for_this_machine(settings)
     if settings.max_steps == -1 and "max_steps" not in settings.given and uses_tinker_service():
         return settings.model_copy(update={"max_steps": SERVICE_STEPS})  # which does not make it one that was given
@@ -275,8 +282,8 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
     the completions in that file are graded in place of a policy's, without a model. Raises ConfigError or DataError for
     mistakes, InfraError if Tinker fails."""
     if settings.completions is not None:
-        policy = _completions_as_policy(settings, settings.completions)
-        settings = _with_benchmark_defaults(settings)
+        policy = _completions_as_policy(settings.as_meant(), settings.completions)
+        settings = _with_benchmark_defaults(settings.as_meant())
     else:
         settings, policy = await _plan_sampling(settings)
     check_evaluation(settings, policy.run)
@@ -290,10 +297,12 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
 async def _plan_sampling(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
     """`plan_evaluation` of the policy that `checkpoint` names, which is sampled from."""
     wanted_model = settings.model_name if settings.names_model else None
-    policy = find_policy(settings.checkpoint, wanted_model)
+    policy = _policy_begun(settings) or find_policy(settings.checkpoint, wanted_model)
     is_tinker_path = policy.sampler_path is not None and policy.run is None
     if is_tinker_path and wanted_model is None:
         raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
+    if not is_tinker_path:  # of such a path the settings alone, by default too, say which model it is of
+        settings = settings.as_meant()
     settings = _with_benchmark_defaults(await _completed_from_run(settings, policy))
     # A recorded evaluation is reused only if the same server would answer. The embedded one is not started yet.
     if uses_tinker_service():
@@ -305,6 +314,19 @@ async def _plan_sampling(settings: EvaluateSettings) -> tuple[EvaluateSettings, 
         trained_on = policy.config.get("dataset")
         require_other_problems(settings, trained_on, otherwise="dataset= names another data set altogether")
     return settings, replace(policy, served_by=answering)
+
+
+def _policy_begun(settings: EvaluateSettings) -> FoundPolicy | None:
+    """The policy that an earlier attempt of a deployment's flow run found as the latest, and began to evaluate: another
+    one may be the latest now. None if there is none."""
+    if settings.checkpoint != LATEST or (name := deployed_name()) is None:
+        return None
+    for file in runs_root().glob(f"*/evals/evaluate-{name}-{LATEST}-*/{SETTINGS_FILE}"):
+        run = file.parents[2]
+        recorded, config = recorded_settings(file.parent), recorded_config(run)
+        if recorded is not None and config is not None:
+            return FoundPolicy(recorded["policy"], run, config, recorded["step"])
+    return None
 
 
 def _completions_as_policy(settings: EvaluateSettings, file: str) -> FoundPolicy:
@@ -378,8 +400,11 @@ def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     root = (policy.run or runs_root()) / "evals"
     content = evaluation_content(settings, policy)
     if name := deployed_name():
-        # One flow run makes several evaluations for `compare`. A retry of it has the same contents.
-        return root / f"evaluate-{name}-{sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]}"
+        # One flow run makes several evaluations for `compare`. A retry of it has the same contents. The name says which
+        # one is of the latest policy, so that a retry evaluates this policy again.
+        number = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+        is_of_latest = settings.checkpoint == LATEST and policy.run is not None
+        return root / f"evaluate-{name}-{f'{LATEST}-' if is_of_latest else ''}{number}"
     # A finished one is used again, for another comparison, unless it lacks grades: a new one may have them all.
     earlier = find_unfinished(
         root.glob("*"), content, lambda folder: bool((EvalJournal(folder).read_summary() or {}).get("infra_errors"))

@@ -23,7 +23,7 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
 from coderl_tasks.journal.ledger import add_lost, files_tokens
-from coderl_tasks.journal.steps import FINGERPRINT_FILE, TIME_LIMIT_KEY, GroupFiles
+from coderl_tasks.journal.steps import FINGERPRINT_FILE, TIME_LIMIT_KEY, GroupFiles, same_samples
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import MISSING, require_graded, try_all
 from coderl_tasks.policy.selection import seed_for
@@ -207,7 +207,6 @@ class _Rounds:
             frames = {place: ungraded(frame) for place, frame in frames.items()}
             for place, frame in frames.items():
                 self.groups.write(place, frame)
-        if read_fingerprint(self.groups.folder) != request:
             # After the groups: a crash in between must not leave it beside grades by another time limit.
             write_json(self.groups.folder / FINGERPRINT_FILE, request)
         return self._fitting({divmod(place, ROUNDS): frame for place, frame in frames.items()})
@@ -221,21 +220,20 @@ class _Rounds:
 def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: SamplingPlan) -> dict[str, Any]:
     """What decides the samples and their grades, recorded beside them; neither the concurrency nor when sampling stops
     does."""
-    # The comparator too: it may be inferred, and is no part of the id then.
-    content = "\n".join(f"{each.problem_id} {each.tests_total} {each.comparator}" for each in problems)
     values = asdict(engine.settings)
     # It changes when groups arrive and nothing in them: a faster machine goes on with what a slower one sampled.
     del values["concurrency"]
     values |= {"renderer": engine.renderer.label, "round_size": plan.round_size, **engine.environment.fingerprint}
-    # A row's own id stays when its statement, tests or limit are corrected, so the content counts beside the id.
-    values |= {"problems": sha256(content.encode()).hexdigest(), "content": deciding_digest(problems)}
-    return values | {TIME_LIMIT_KEY: engine.judge.timeout_s}
+    # A row's own id stays when its statement, tests or limit are corrected, and a comparator may be inferred.
+    return values | {"problems": deciding_digest(problems), TIME_LIMIT_KEY: engine.judge.timeout_s}
 
 
 def deciding_digest(problems: Sequence[Problem]) -> str:
     """A hash of what of `problems` decides samples and grades, which reference solutions do not."""
-    # Tests in a file can be gigabytes: their hash stands for them.
-    tests = ((Test(p.tests.digest, ""),) if isinstance(p.tests, StoredTests) else p.tests for p in problems)
+    # Tests in a file can be gigabytes: their number and, where it is known, their hash stand for them.
+    tests = (
+        (Test(p.tests.digest, str(p.tests_total)),) if isinstance(p.tests, StoredTests) else p.tests for p in problems
+    )
     pairs = zip(problems, tests, strict=True)
     return content_digest([replace(each, tests=its, solutions=(), wrong_solutions=()) for each, its in pairs])
 
@@ -253,14 +251,9 @@ def content_digest(problems: Sequence[Problem]) -> str:
 
 
 def validity(folder: Path, request: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Whether the samples recorded in `folder` are of the fingerprint `request`, and whether their grades are as well:
-    another time limit of the judge changes only these."""
+    """Whether the samples recorded in `folder` are of the fingerprint `request`, and whether their grades are, too."""
     recorded = read_fingerprint(folder)
-    if recorded is None:
-        return False, False
-    if not request.keys().isdisjoint(("max_turns", "max_tool_calls")):  # it decides replies, and so samples
-        return recorded == request, recorded == request
-    return recorded | {TIME_LIMIT_KEY: request.get(TIME_LIMIT_KEY)} == request, recorded == request
+    return recorded is not None and same_samples(recorded, request), recorded == request
 
 
 def ungraded(rollouts: pl.DataFrame) -> pl.DataFrame:

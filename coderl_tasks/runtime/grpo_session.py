@@ -356,7 +356,8 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
         is_open = self._opened.done() and not self._opened.cancelled() and self._opened.exception() is None
         if self._thread.is_alive() and is_open:
             self._loop.call_soon_threadsafe(self._closing.set)
-        self._thread.join()
+        while self._thread.is_alive():  # in pieces, as in `result_of`; one that never started is not waited for
+            self._thread.join(0.2)
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -99,12 +99,10 @@ def found_api_url() -> str | None:
 def _is_vacant(api_url: str) -> bool:
     """Whether an embedded server could be started at this address: on 127.0.0.1, at a port where nothing listens."""
     parts = urlsplit(api_url)
-    is_ours = (
-        parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and parts.path.rstrip("/") == "/api"
-    )
-    return (
-        is_ours and parts.port is not None and not listeners(api_url) and not is_up(api_url)
-    )  # /proc may lack what another container forwards
+    is_ours = parts.hostname in ("127.0.0.1", "localhost") and parts.port is not None
+    if not is_ours or (parts.scheme, parts.path.rstrip("/")) != ("http", "/api"):
+        return False
+    return not listeners(api_url) and not is_up(api_url)  # /proc may lack what another container forwards
 
 
 def notice_of_unusable_server() -> str | None:

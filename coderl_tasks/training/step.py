@@ -229,8 +229,7 @@ async def _rest_of_groups_with_signal(
 
 async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
     """Returns the `sampled` rollouts of `step` with grades (ROLLOUT_SCHEMA), once all groups are graded. Raises
-    SandboxDownError or CoderlError if too many completions could not be graded: during an outage nobody knows which
-    groups have a signal."""
+    SandboxDownError or CoderlError if too many completions could not be graded."""
     try:
         return await run.graded_ahead.graded(sampled, f"step {step}")
     except BaseException:

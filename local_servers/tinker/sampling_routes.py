@@ -126,7 +126,10 @@ def _ended(state: ServerState, sampler: Sampler, promise: Promise) -> None:
     # A callback of the task, as a task that is cancelled before its first step runs no line of its own.
     del state.running_samples[promise.request_id]
     if promise.answer is None:
-        state.promises.resolve(promise, failure("the request was cancelled, or its session was ended", "user"))
+        session = state.sessions.get(sampler.session_id)
+        is_over = session is None or session.finished is not None  # which a client may survive, with another session
+        why = "its session was ended" if is_over else "the request was cancelled"
+        state.promises.resolve(promise, failure(why, "server" if is_over else "user"))
     sampler.log(int(promise.request_id.rsplit(":", 1)[1]) // CLONE_BLOCK).add(promise)
 
 

@@ -170,6 +170,14 @@ async def test_another_time_limit_grades_what_is_recorded_again(
     assert again.equals(await profile(measuring, problems, sampling=few))
     assert (await profile(measuring, problems, counting, folder=tmp_path, sampling=many)).equals(whole)
     assert counting.calls == 12 - 6
+    # As a kill leaves it while rounds are graded again: beside those of the shard, in groups/.
+    spent, request = profile_tokens(str(tmp_path)), json.loads((tmp_path / "request.json").read_text())
+    groups = GroupFiles(tmp_path / "groups")
+    groups.write(0, pl.read_parquet(tmp_path / "rollouts.parquet"))
+    for turns, times in (({}, 1), ({"max_turns": 2}, 2)):  # where replies depended on the limit, they are other samples
+        (tmp_path / "request.json").write_text(json.dumps(request | turns))
+        (groups.folder / "request.json").write_text(json.dumps(request | turns | {"timeout_s": 9.0}))
+        assert profile_tokens(str(tmp_path)).counted == times * spent.counted
 
 
 async def test_a_restart_samples_only_what_is_missing(

@@ -151,6 +151,35 @@ async def test_each_side_of_a_deployments_comparison_has_a_folder_that_a_retry_f
     assert all(folder.name.startswith("evaluate-run-12345678-") for folder in folders)
 
 
+async def test_a_retry_of_a_deployments_evaluation_is_of_what_was_the_latest_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "a-deployment")
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ROOT_FLOW_RUN_ID", "12345678-9abc-4def-8123-456789abcdef")
+
+    def save(name: str, step: int) -> Path:
+        run = tmp_path / "code-rl-logs" / name
+        run.mkdir(parents=True, exist_ok=True)
+        write_json(run / "config.json", TrainSettings(preset="nano").content())
+        (run / "checkpoints.jsonl").write_text(
+            f'{{"name": "{step}", "step": {step}, "sampler_path": "tinker://{step}"}}\n'
+        )
+        return run
+
+    older = save("older", 1)
+    settings, policy = await plan_evaluation(EvaluateSettings())
+    assert (policy.run, policy.step) == (older, 1)
+    folder = evaluation_folder(settings, policy)
+    with working_in(folder, evaluation_content(settings, policy), instead=""):
+        save("older", 2)
+        newer = save("newer", 3)
+    again = await plan_evaluation(EvaluateSettings())
+    assert (again[1], evaluation_folder(*again)) == (policy, folder)
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ROOT_FLOW_RUN_ID", "22345678-9abc-4def-8123-456789abcdef")
+    assert (await plan_evaluation(EvaluateSettings()))[1].run == newer
+
+
 async def test_completions_that_have_changed_are_graded_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     benchmark = write(tmp_path / "rows.jsonl", HUMAN_EVAL)
@@ -196,6 +225,13 @@ async def test_an_evaluation_takes_of_its_run_what_says_something_there(
     assert (await planned(turns, benchmark="humaneval", max_turns=2)).most_answers == 2
     with_tool = await planned(turns, environment="tool")
     assert (with_tool.most_answers, with_tool.max_trajectory_tokens) == (5, 99)
+
+    form = EvaluateSettings(preset="nano").model_dump(exclude={"checkpoint"})  # the UI's sends every field
+    of_run = await planned(turns | {"max_tokens": 77, "test_share": 0.5}, **form)
+    assert (of_run.max_turns, of_run.max_tokens, of_run.test_share) == (3, 77, 0.5)
+    published = await planned(turns, **form | {"benchmark": ["humaneval"], "n_samples": 2, "temperature": 0.5})
+    bare = await planned(turns, benchmark="humaneval", preset="nano", n_samples=2, temperature=0.5)
+    assert published.model_dump() == bare.model_dump()
 
 
 async def test_a_curation_goes_on_with_the_model_that_it_profiles_with(proxy: ModelsProxy, tmp_path: Path) -> None:
@@ -248,12 +284,14 @@ async def test_a_run_without_a_name_goes_on_with_the_unfinished_one_of_its_setti
     assert await planned() is None
     config = run_config((await plan_training(settings))[0])
     for name in ("older", "begun"):
-        with RunDirectory.open(tmp_path / name, config | {"log_path": name}) as run:
+        with RunDirectory.open(tmp_path / name, config | {"log_path": name, "max_tokens_total": 10**9}) as run:
             assert await planned() != run.path  # this process works there
         os.utime(run.path / "config.json", (len(name), len(name)))
     assert await planned() == await planned(resume="auto") == tmp_path / "older"  # what was noted there does not matter
     os.utime(tmp_path / "begun" / "config.json")
-    assert await planned() == tmp_path / "begun"
+    assert await planned() == await planned(max_tokens_total=10**10, sample_concurrency=3) == tmp_path / "begun"
+    assert (await plan_training(settings))[0].max_tokens_total == 10**9  # its cap, where none is given
+    assert (await plan_training(settings.with_changes(max_tokens_total=None)))[0].max_tokens_total is None
     assert await planned(resume="never") is None
     assert await planned(seed=1) is None
     (tmp_path / "older" / "config.json").write_text("damaged")

@@ -27,7 +27,7 @@ from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
 from coderl_tasks.training.around_steps import needs_probe
 from coderl_tasks.training.run import TrainingRun, fitting_problems, recorded_probe, split_validation
-from flows.train import leakage_warning, pool_warning, size_warning, temperature_note
+from flows.train import leakage_warning, optimizer_steps_note, pool_warning, size_warning, temperature_note
 
 
 def problems(count: int) -> list[Problem]:
@@ -123,6 +123,21 @@ def test_what_is_not_given_comes_from_the_directory(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**saved, "pool_sha256": "x"}))
     settings = complete_settings(parse_settings(TrainSettings, {"max_steps": "9"}), tmp_path)
     assert (settings.max_steps, settings.seed, settings.model_name) == (9, 3, "data/nano")
+
+
+def test_the_form_of_the_ui_and_the_latest_pool_leave_what_the_directory_says(tmp_path: Path) -> None:
+    own = {"learning_rate": 1e-5, "temperature": 0.8, "max_usd": 50, "prices": "prefill:1,sample:2", "seed": 3}
+    recorded = TrainSettings.model_validate({"preset": "nano", "pool": "older/pool.parquet", **own}).content()
+    (tmp_path / "config.json").write_text(json.dumps(recorded))
+
+    def changes(**given: object) -> dict[str, object]:
+        resumed = complete_settings(parse_settings(TrainSettings, given), tmp_path)
+        return {change.key: change.new for change in check_resume(recorded, resumed.content()) if change.new}
+
+    form = TrainSettings(preset="nano").model_dump()  # every field
+    assert changes(**form) == changes(pool="latest") == {}
+    assert changes(**form | {"max_steps": 400, "temperature": 0.7}) == {"max_steps": 400, "temperature": 0.7}
+    assert changes(learning_rate="1e-3") == {"learning_rate": 1e-3}  # the preset's, by a command line
 
 
 def test_a_run_resumes_by_either_pair_of_names_for_its_sizes(tmp_path: Path) -> None:
@@ -287,3 +302,10 @@ def test_a_pool_that_is_smaller_than_a_step_is_warned_of() -> None:
     said = size_warning(7, settings)
     assert said is not None and "on 8 groups" in said and "are only 7" in said and "several times" in said
     assert size_warning(8, settings) is None
+
+
+def test_the_optimizer_steps_of_a_given_train_batch_size_are_said() -> None:
+    said = optimizer_steps_note(TrainSettings(train_batch_size=48, epochs_per_rollout_batch=2))
+    assert said is not None and "up to 6 optimizer steps: train_batch_size=48 of its 128 completions" in said
+    for settings in (TrainSettings(), TrainSettings(train_batch_size=128), TrainSettings(preset="gsm8k")):
+        assert optimizer_steps_note(settings) is None, settings.given
