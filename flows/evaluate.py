@@ -21,6 +21,7 @@ from coderl_tasks.journal.ledger import cost_line, cost_price, evaluation_budget
 from coderl_tasks.journal.recorded_json import recorded_config, recorded_settings, working_in
 from coderl_tasks.journal.steps import FINAL, EvalJournal
 from coderl_tasks.planning import flow_plans
+from coderl_tasks.planning.estimates import priced_forecast
 from coderl_tasks.problems import Problem
 from coderl_tasks.rollouts.engine import open_session
 from coderl_tasks.runtime.display import (
@@ -34,6 +35,8 @@ from coderl_tasks.runtime.display import (
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings, TrainSettings, about, all_settings, flat
 from coderl_tasks.settings.flow_settings import REWARD_HASH
+
+MANY_TRUNCATED = 0.1  # share of completions above which max_tokens seems too small
 
 
 @flow(name="evaluate")
@@ -157,6 +160,9 @@ async def _take_or_sample(
                 async with display.bar("grading") as on_progress:
                     return await grade_completions(given, problems, judge, journal.groups, on_progress)
         async with open_session(settings, used, evaluation_budget(settings, folder)) as session:
+            # Only a service bills.
+            if session.service_address is not None and (line := priced_forecast(settings, problems)):
+                display.say(line)
             evaluation = Evaluation(session, settings, policy, problems, journal.groups)
             async with display.bar("evaluation") as on_progress:
                 return await evaluate_checkpoint(evaluation, on_progress)
@@ -195,7 +201,8 @@ def _eval_record(journal: EvalJournal, name: str) -> EvalRecord:
 
 
 def _say_result(display: Display, summary: dict[str, Any]) -> None:
-    """Says Pass@k with its 95% intervals, of all problems and per split; the mean reward; how it compares."""
+    """Says Pass@k with its 95% intervals, of all problems and per split; the mean reward; how many completions are in
+    the format, truncated and not graded; how it compares."""
     for split, result in {"all": summary, **summary["by_split"]}.items():
         # Pass@1 has fields of its own, Pass@k is there only with several samples; the line of Pass@1 names the split.
         by_k = result.get("pass_at_k", {}) | {"1": result | {"estimate": result["pass_at_1"]}}
@@ -211,6 +218,15 @@ def _say_result(display: Display, summary: dict[str, Any]) -> None:
         has_partial_rewards_only = summary["mean_reward"] > 0 and summary["pass_at_1"] == 0
         note = " (none reached 1, which Pass@1 counts)" if has_partial_rewards_only else ""
         display.say(f"mean reward  {summary['mean_reward']:.3f}{note}")
+    if summary.get("format_rate") is not None:
+        # Both are faults where there are any, and then explain a low Pass@1.
+        truncated, ungraded = summary.get("truncated_rate"), summary.get("infra_errors")
+        truncated_text = f"  truncated {truncated:.1%}" if truncated else ""
+        ungraded_text = f"  infra errors {ungraded}" if ungraded else ""
+        display.say(f"format rate  {summary['format_rate']:.1%}{truncated_text}{ungraded_text}")
+        if truncated and truncated > MANY_TRUNCATED:
+            limit = f"max_tokens={summary.get('max_tokens')}"
+            display.say(f"warning: {truncated:.0%} of the completions are truncated ({limit}): set a larger max_tokens")
     if "compare" in summary:
         paired = summary["compare"]
         interval = f"[{paired['ci_low'] * 100:+.1f}, {paired['ci_high'] * 100:+.1f}]"

@@ -127,6 +127,8 @@ def _plan_lines(settings: TrainSettings, directory: RunDirectory, pool: FoundPoo
     warnings = (pool_warning(pool, settings.model_name), leakage_warning(pool, settings), settings.size_warning)
     yield from filter(None, warnings)
     yield f"steps: {steps_note(settings, resumed=directory.resumed)}"
+    if note := optimizer_steps_note(settings):
+        yield note
     yield f"to resume: {resume_command(directory)}"
 
 
@@ -185,6 +187,19 @@ def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
     if settings.preset is not None:
         return f"{settings.max_steps} (preset {settings.preset})"
     return f"{settings.max_steps}, as max_steps was not given and a service bills (max_steps=-1: until it is stopped)"
+
+
+def optimizer_steps_note(settings: TrainSettings) -> str | None:
+    """How many optimizer steps a step makes with a given train_batch_size, which is problems per step in other tools;
+    None where it is not given, or each pass is one optimizer step."""
+    size, completions = settings.train_batch_size, settings.batch_size
+    if "train_batch_size" not in settings.given or size is None or size >= completions:
+        return None
+    count = settings.epochs_per_rollout_batch * math.ceil(completions / size)
+    return (
+        f"each step makes up to {count} optimizer steps: train_batch_size={size} of its {completions} completions "
+        "(problems_per_step sets its problems)"
+    )
 
 
 def temperature_note(temperature: float) -> str | None:

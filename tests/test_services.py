@@ -23,6 +23,7 @@ from coderl_tasks.services import (
     services,
     why_no_sandbox,
 )
+from coderl_tasks.services.supervisor import EmbeddedServer
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
 
 HUB_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
@@ -90,6 +91,19 @@ def test_concurrency_is_34_unless_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sandbox_concurrency() == 34
     monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", "")
     assert sandbox_concurrency() == 34
+    assert (sandbox_concurrency(slots=3), sandbox_concurrency(slots=65)) == (34, 65)
+    monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", "5")
+    assert sandbox_concurrency(slots=65) == 5
+
+
+def test_an_embedded_sandbox_gets_a_request_per_slot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SANDBOX_MAX_CONCURRENCY", raising=False)
+    monkeypatch.setattr(module, "DEFAULT_SANDBOX_URL", "http://127.0.0.1:1")  # no developer's own
+    command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "sandbox", "--concurrency", "40"]
+    server = EmbeddedServer("sandbox", command, "/v1/ping", tmp_path / "sandbox.log", closed=True)
+    monkeypatch.setattr(module, "embedded_sandbox", lambda: server)  # as on a machine with 39 cores
+    with services(None) as used:
+        assert used.sandbox_concurrency == 40
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,8 @@ class Grader:
         max_concurrency: int | None = None,
         isolation_per_test: IsolationPerTest = "failures",
     ) -> None:
-        """At most `max_concurrency` programs run at a time (default: `SANDBOX_MAX_CONCURRENCY`, else 34)."""
+        """At most `max_concurrency` programs run at a time (default: `SANDBOX_MAX_CONCURRENCY`, else 34, or as many as
+        an embedded sandbox runs at a time if that is more)."""
         named = [sandbox] if isinstance(sandbox, str) else sandbox
         self._urls = None if named is None else sandbox_addresses(named)
         if self._urls == ():

@@ -194,9 +194,10 @@ def _with_variables(value: str, *, file: Path, name: str, earlier: dict[str, str
     return filled
 
 
-def sandbox_concurrency() -> int:
-    """`SANDBOX_MAX_CONCURRENCY`: requests in flight over all sandbox servers."""
-    text = os.environ.get("SANDBOX_MAX_CONCURRENCY") or str(DEFAULT_SANDBOX_CONCURRENCY)
+def sandbox_concurrency(slots: int = 0) -> int:
+    """`SANDBOX_MAX_CONCURRENCY`: requests in flight over all sandbox servers; if not set, the default, or the number of
+    programs that an embedded sandbox runs at a time (`slots`) where that is more."""
+    text = os.environ.get("SANDBOX_MAX_CONCURRENCY") or str(max(DEFAULT_SANDBOX_CONCURRENCY, slots))
     if not text.isdigit() or int(text) < 1:
         raise ConfigError(f"SANDBOX_MAX_CONCURRENCY={text!r} is not a positive number")
     return int(text)
@@ -287,14 +288,16 @@ def services(model_name: str | None, reason: str | None = None) -> Iterator[Serv
             started.append(stack.enter_context(embedded_tinker(model_name)))
             tinker_url, api_key = started[-1].url, started[-1].key
             lines.append(f"Tinker: embedded server, {tinker_url} (no TINKER_API_KEY set)")
-        urls = configured_sandboxes()
+        urls, slots = configured_sandboxes(), 0
         if urls:
             lines.append(f"Sandbox: {', '.join(map(without_credentials, urls))}")
         else:
             started.append(stack.enter_context(embedded_sandbox()))
             urls = (started[-1].address,)  # with its key; `url`, which is shown, is without
+            slots = json_answer(f"{urls[0]}/v1/info").get("concurrency", 0)
             lines.append(f"Sandbox: embedded server, {started[-1].url} ({why_no_sandbox()})")
-        chosen = Services(tinker_url, api_key, urls, sandbox_concurrency(), lines=tuple(lines), embedded=tuple(started))
+        in_flight = sandbox_concurrency(slots)
+        chosen = Services(tinker_url, api_key, urls, in_flight, lines=tuple(lines), embedded=tuple(started))
         token = _current.set(chosen)
         try:
             yield chosen

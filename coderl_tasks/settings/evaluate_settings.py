@@ -29,7 +29,12 @@ class EvaluateSettings(FlowSettings):
         "comparison": ("compare_to", "comparisons, and the place of the result"),
     }
 
-    checkpoint: str = setting("latest", common=True, decides_content=False, elsewhere=("run",))
+    checkpoint: str = setting(
+        "latest",
+        common=True,
+        decides_content=False,
+        elsewhere=("run", "resume_from_checkpoint", "load_checkpoint_path"),
+    )
     """the policy: latest (the newest run), a run's name or directory, a tinker:// sampler path, or a model's name"""
     benchmark: Names = setting(None, common=True, environments=PROGRAMS, elsewhere=("task", "tasks", "benchmarks"))
     """published benchmarks instead of the test splits, with prompts and limits of their harnesses: humaneval, mbpp,

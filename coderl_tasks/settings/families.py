@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from coderl_tasks.settings.flow_settings import Limit
 from coderl_tasks.settings.setting import Family, about, refusing, setting
 
-CLIP_RANGES = ("cliprange", "clip_range", "epsilon")
+CLIP_RANGES = ("cliprange", "clip_range", "clip_ratio", "epsilon")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +111,14 @@ class Loss(Family):
         ge=0,
         le=1,
         recipe="clip_low_threshold",
-        elsewhere=tuple(f"{name} (1 - {name})" for name in (*CLIP_RANGES, "epsilon_low")),
+        elsewhere=tuple(f"{name} (1 - {name})" for name in (*CLIP_RANGES, "clip_ratio_low", "epsilon_low")),
     )
     clip_high: float | None = _loss_option(
         "clip_high_threshold",
         "largest importance ratio",
         ge=1,
         recipe="clip_high_threshold",
-        elsewhere=tuple(f"{name} (1 + {name})" for name in (*CLIP_RANGES, "epsilon_high")),
+        elsewhere=tuple(f"{name} (1 + {name})" for name in (*CLIP_RANGES, "clip_ratio_high", "epsilon_high")),
     )
     beta: float | None = _loss_option(
         "beta", "weight of the squared log-probability gap", ge=0, elsewhere=("dro_beta",)
@@ -132,7 +132,15 @@ LOSS_SETTINGS = {member: about(field).recipe or member for member, field in Loss
 class Kl(Family):
     """The distance to the base model: `kl=penalty_coef:0.05`, or `kl=base_every:10` to measure it alone."""
 
-    penalty_coef: float = setting(0.0, ge=0, elsewhere=("kl_penalty_coef", "kl_coef", "kl_coeff"))
+    penalty_coef: float = setting(
+        0.0,
+        ge=0,
+        elsewhere=(
+            *("kl_penalty_coef", "kl_coef", "kl_coeff", "kl_loss_coef"),
+            *(f"{name} (a weight, 0: none)" for name in ("use_kl_loss", "use_kl_in_reward")),
+            "beta (the weight of the KL to the base model)",
+        ),
+    )
     """weight of the KL penalty to the base model, subtracted from each token's advantage (0: none)"""
     base_every: int | None = setting(
         None, ge=0, decides_content=False, on_resume="allowed", elsewhere=("kl_base_every",)
@@ -179,7 +187,13 @@ class Evaluations(Family):
     """Evaluations while training: `eval=every:10,limit:200`; `eval=every:-1` for none."""
 
     every: Annotated[int, refusing(lambda every: every == 0, "makes no sense: use -1 for no evaluations")] = setting(
-        10, ge=-1, on_resume="allowed", smollm2=16, gsm8k=6, recipe="eval_every"
+        10,
+        ge=-1,
+        on_resume="allowed",
+        smollm2=16,
+        gsm8k=6,
+        recipe="eval_every",
+        elsewhere=("eval_steps", "eval_interval", "test_freq"),
     )
     """steps between evaluations (-1: none at all, nor baseline and final)"""
     limit: Limit = setting(

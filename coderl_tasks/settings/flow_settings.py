@@ -199,7 +199,10 @@ class FlowSettings(SettingsModel):
         nano=128,
         smollm2=96,
         gsm8k=2048,
-        elsewhere=("max_length", "max_new_tokens", "max_completion_length", "sampling_max_tokens"),
+        elsewhere=(
+            *("max_length", "max_new_tokens", "max_completion_length", "max_response_length", "response_length"),
+            "sampling_max_tokens",
+        ),
     )
     """completion length limit in tokens; capped at the model's context"""
     max_turns: int = setting(1, ge=1, le=16, inherited=True, environments=("code", "custom"), elsewhere=("num_turns",))
@@ -229,7 +232,9 @@ class FlowSettings(SettingsModel):
     """sampling requests in flight, one per problem"""
     max_tokens_total: int | None = setting(None, ge=1, decides_content=False, on_resume="allowed")
     """cap on tokens: the command ends before a group that could exceed it, and can be resumed with a higher cap"""
-    max_usd: float | None = setting(None, gt=0, decides_content=False, on_resume="allowed")
+    max_usd: float | None = setting(
+        None, gt=0, decides_content=False, on_resume="allowed", elsewhere=("max_cost", "budget")
+    )
     """the same cap on cost in USD, training included; prices must be known"""
     prices: Prices = setting(default_factory=dict, decides_content=False, on_resume="allowed")
     """your own prices in USD per million tokens: prefill:0.33,cached:0.066,sample:1.005,train:0.737 (default for
@@ -299,6 +304,13 @@ class FlowSettings(SettingsModel):
         deciding = {key: value for key in self.DECIDING if (value := getattr(self, key)) != fields[key].default}
         plain = type(self).model_validate(deciding)
         return {key: value for key, value in given.items() if key in deciding or value != attrgetter(key)(plain)}
+
+    def as_meant(self) -> Self:
+        """These settings, of which only those that `changed` returns count as given: what is filled in later, from a
+        run say, comes before the defaults that the UI's form sends."""
+        meant = self.model_copy()
+        meant._given = frozenset(self.changed())
+        return meant
 
     def _given_values(self) -> dict[str, Any]:
         """What was given, by dotted key, in order of definition."""

@@ -34,6 +34,8 @@ ENVIRONMENT = {
 }
 """What other tools have as settings, and is of the machine here."""
 
+ALIKE = 0.7  # difflib's default, 0.6, also takes seq_len for selection and max_model_len for model_name
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
@@ -235,9 +237,11 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
         *mapping, name = (str(part) for part in item["loc"][:-1])
         return f"{'.'.join(mapping)}: {name!r} {_WORDS['literal_error'].format(**item['ctx'])}"
     if item["type"] == "extra_forbidden":
-        # Of a group that does not exist: name the setting that was written in it.
-        inside = next(iter(item["input"]), None) if isinstance(item["input"], Mapping) else None
-        key = key if inside is None else f"{key}.{inside}"
+        # Of groups that do not exist: name the setting that was written in them.
+        inside = item["input"]
+        while isinstance(inside, Mapping) and inside:
+            name, inside = next(iter(inside.items()))
+            key = f"{key}.{name}"
         # Some of what people write as settings is read from the environment alone.
         if variable := ENVIRONMENT.get(key.rpartition(".")[2].lower()):
             return f"unknown setting {key!r}: it is the environment variable {variable}"
@@ -276,8 +280,8 @@ _WORDS = {
 
 
 def _similar_settings(key: str, model: type[BaseModel]) -> str:
-    """The settings that `key` may be meant for, those of its own group first: of the same name in a group, of this name
-    in other tools, else spelled alike; empty if none is."""
+    """The settings that `key` may be meant for, those of its own group first: of the same name in a group and of this
+    name in other tools, else spelled alike; empty if none is."""
     group, _, last = key.rpartition(".")
     known = dict(all_settings(model))
     same = [name for name in known if name.rpartition(".")[2] == last]
@@ -289,9 +293,9 @@ def _similar_settings(key: str, model: type[BaseModel]) -> str:
     ]
     # A pipeline has most settings three times: one in the group that was written is what was meant.
     here = f"{group}." if group else ""
-    of_group = [[text for text in found if text.startswith(here)] for found in (same, called)]
-    found = next(filter(None, (*of_group, same, called)), None)
-    return " or ".join(found or difflib.get_close_matches(key, known, n=1))
+    meant = [*same, *called]
+    found = [text for text in meant if text.startswith(here)] or meant
+    return " or ".join(found or difflib.get_close_matches(key, known, n=1, cutoff=ALIKE))
 
 
 def words_of(values: Mapping[str, Any]) -> list[str]:

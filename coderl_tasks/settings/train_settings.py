@@ -27,6 +27,9 @@ OFF_POLICY_LOSS = "ppo"
 MOST_STEPS_OFF_POLICY = 8
 _STD_NAMES = ("use_std_normalization", "normalize_by_std", "scale_rewards")
 _STD_NOTE = "(std_normalised where it is true, else mean_centred)"
+_ESTIMATOR = "adv_estimator (std_normalised for grpo, leave_one_out for rloo)"
+_EPOCHS_NAMES = ("epochs", "num_epochs", "num_train_epochs", "total_epochs")
+_CHECKPOINT_NAMES = ("resume_from_checkpoint", "load_checkpoint_path")
 
 BATCH_SIZE, GROUP_SIZE = "batch_size", "group_size"
 PROBLEMS, COMPLETIONS = "problems_per_step", "completions_per_problem"
@@ -75,14 +78,21 @@ class TrainSettings(FlowSettings):
     )
     """a pool's name, folder or parquet file, or latest: this model's newest pool (of dataset, if given) with enough
     problems for a step, or else a new pool of all of dataset, without a profile"""
-    log_path: str | None = setting(None, common=True, on_resume="ignored", elsewhere=("output_dir", "run"))
+    log_path: str | None = setting(
+        None,
+        common=True,
+        on_resume="ignored",
+        elsewhere=("output_dir", "run", *(f"{name} (of a run, to resume it)" for name in _CHECKPOINT_NAMES)),
+    )
     """run directory, or its name below ~/code-rl-logs; an existing run is resumed"""
     resume: Literal["auto", "must", "never"] = setting(
         "auto", decides_content=False, elsewhere=("new (new=true is resume=never)",)
     )
     """must: never start a new run; never: start a new run, even if an unfinished one has these settings or
     log_path resembles another run's name"""
-    init_from: Annotated[str | None, _state_path] = None
+    init_from: Annotated[str | None, _state_path] = setting(
+        None, elsewhere=tuple(f"{name} (a state, for a new run)" for name in _CHECKPOINT_NAMES)
+    )
     """state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"""
     # Not recorded: config.json has the recipe's pair, which says the same.
     problems_per_step: int = setting(
@@ -133,7 +143,9 @@ class TrainSettings(FlowSettings):
     """options of the loss: loss=clip_low:0.8,clip_high:1.2; loss=beta:0.05 (coderl train --help loss)"""
     kl: families.Kl = families.Kl()
     """distance to the base model: kl=penalty_coef:0.05 or kl=base_every:10"""
-    epochs_per_rollout_batch: int = setting(1, ge=1, elsewhere=("epochs", "num_iterations", "ppo_epochs"))
+    epochs_per_rollout_batch: int = setting(
+        1, ge=1, elsewhere=("num_iterations", "ppo_epochs", "epochs (over a step's completions)")
+    )
     """passes of the update over a step's completions"""
     train_batch_size: int | None = setting(
         None, ge=1, gsm8k=64, elsewhere=("minibatch_size", "mini_batch_size", "ppo_mini_batch_size")
@@ -156,7 +168,7 @@ class TrainSettings(FlowSettings):
     before it trains on them"""
     # docs/training.md has this text as a table.
     advantage: Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"] = setting(
-        "mean_centred", gsm8k="std_normalised", elsewhere=tuple(f"{name} {_STD_NOTE}" for name in _STD_NAMES)
+        "mean_centred", gsm8k="std_normalised", elsewhere=(*(f"{name} {_STD_NOTE}" for name in _STD_NAMES), _ESTIMATOR)
     )
     """mean_centred: a completion's reward minus its group's mean reward; std_normalised: the same, divided by the
     group's standard deviation plus advantage_eps (the original GRPO); leave_one_out: its reward minus the mean of the
@@ -180,7 +192,10 @@ class TrainSettings(FlowSettings):
         smollm2=96,
         gsm8k=60,
         smoke=50,
-        elsewhere=("steps", "num_steps", "n_grpo_steps"),
+        elsewhere=(
+            *("steps", "num_steps", "n_grpo_steps", "total_training_steps"),
+            *(f"{name} ({name} x the pool's problems / problems_per_step)" for name in _EPOCHS_NAMES),
+        ),
     )
     # Always from the policy so many updates before, never from the newest there is: which weights sampled a step must
     # not depend on timing, so that a run can be repeated and resumed.
@@ -191,7 +206,16 @@ class TrainSettings(FlowSettings):
         description="steps that are sampled ahead while one is trained, each from a policy that lacks the last so many "
         f"updates; above 0 the default loss_fn is {OFF_POLICY_LOSS}",
     )
-    save_every: int = setting(10, ge=0, common=True, on_resume="allowed", nano=100, smollm2=16, gsm8k=6)
+    save_every: int = setting(
+        10,
+        ge=0,
+        common=True,
+        on_resume="allowed",
+        nano=100,
+        smollm2=16,
+        gsm8k=6,
+        elsewhere=("save_steps", "save_freq", "save_interval"),
+    )
     """steps between permanent checkpoints (0: only at the end)"""
     rolling_save: families.RollingSave = families.RollingSave()
     """states to resume from, which expire: rolling_save=every:1,hours:168,keep:3"""

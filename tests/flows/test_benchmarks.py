@@ -1,6 +1,7 @@
 """`coderl evaluate benchmark=`: of the nano model, and of a file of completions; and what curations keep out for it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,22 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def test_a_model_is_asked_as_the_harness_asks(coderl: Coderl, human_eval: Path, tmp_path: Path) -> None:
     mbpp, folder = write(tmp_path / "mbpp.jsonl", MBPP), tmp_path / "eval"
-    words = ("preset=nano", "checkpoint=data/nano", f"benchmark=humaneval:{human_eval},mbpp:{mbpp}", "max_tokens=64")
-    done = coderl("evaluate", *words, f"log_path={folder}")
+    words = ("preset=nano", "checkpoint=data/nano", f"benchmark=humaneval:{human_eval},mbpp:{mbpp}", "max_tokens=9")
+    done = coderl("evaluate", *words, "prices=prefill:1,sample:2", f"log_path={folder}")
     assert done.returncode == 0, done.stderr
+    assert re.search(r"^estimate: evaluate .* 3 completions; max_tokens=9 .*; max_usd=N caps it$", done.stdout, re.M)
     found = summary(folder)
+    assert f"format rate  {found['format_rate']:.1%}  truncated 100.0%" in done.stdout.splitlines()
+    assert "warning: 100% of the completions are truncated (max_tokens=9): set a larger max_tokens\n" in done.stdout
     assert {split: share["n"] for split, share in found["by_split"].items()} == {"humaneval": 2, "mbpp": 1}
-    assert (found["temperature"], found["max_tokens"], found["policy"]) == (0.0, 64, "data/nano")
+    assert (found["temperature"], found["max_tokens"], found["policy"]) == (0.0, 9, "data/nano")
     rollouts = pl.read_parquet(folder / "rollouts.parquet")
     assert rollouts["problem_id"].to_list() == ["HumanEval/901", "HumanEval/902", "901"]
     settings = json.loads((folder / "settings.json").read_text())
     assert settings["benchmark"] == [f"humaneval:{human_eval}", f"mbpp:{mbpp}"]
     again = coderl("evaluate", *words, f"log_path={folder}")
     assert "evaluated before with these settings: nothing is sampled" in again.stdout, again.stderr
+    assert "estimate: " not in again.stdout
 
 
 def test_completions_are_graded_without_a_model(coderl: Coderl, human_eval: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_screened_pool_has_one_round_of_each_problem_at_most(coderl: Coderl, t
     folder = tmp_path / "screened"
     sizes = ("dataset=data/skewed", "limit=24", "shard_size=10", "max_tests=2", "check_solutions=false")
     limits = ("profile_mode=screen", "screen_skip=0.58", "screen_drop=0.32")
-    done = coderl("curate", "preset=nano", *sizes, *limits, f"name={folder}")
+    done = coderl("curate", "preset=nano", *sizes, *limits, "prices=prefill:1,sample:2", f"name={folder}")
     assert done.returncode == 0, done.stdout + done.stderr
     kept, dropped, profile = (pl.read_parquet(folder / f"{name}.parquet") for name in ("pool", "dropped", "profile"))
     unsampled = dropped.filter(stage="screen")
@@ -123,6 +123,9 @@ def test_a_screened_pool_has_one_round_of_each_problem_at_most(coderl: Coderl, t
     assert manifest["spent"]["samples"] == samples.height
     assert set(manifest["learnable"]) == {"kept", "dropped", "unsampled"}
     assert f"{unsampled.height} of 24 problems are hardly learnable" in done.stdout
+    (forecast,) = (line for line in done.stdout.splitlines() if line.startswith("estimate: profile "))
+    assert f"by {profile.height + unsampled.height} problems, 2 completions each" in forecast
+    assert forecast.endswith("; max_usd=N caps it")
 
 
 READ = "n = int(input())\nd = [k for k in range(1, n + 1) if n % k == 0]\n"

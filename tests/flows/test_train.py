@@ -299,6 +299,7 @@ def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(
     assert (compare["to"], compare["before"]["step"], compare["after"]["step"]) == (f"{run.name}/final", 2, -1)
 
     assert re.search(r"^ +Pass@2 .*n=4$", done.stdout, re.M) and "n_samples 2" in done.stdout
+    assert "\nformat rate  100.0%\n" in done.stdout and "truncated" not in done.stdout
     assert main(["power", str(tmp_path / "base")]) == 0
     assert main(["power", str(tmp_path / "base"), "--points=20", "--losses=40"]) == 0
     assert main(["power", str(tmp_path / "base"), "--points=20", "--losses=40.5"]) == 2  # more would change than all
