@@ -184,7 +184,8 @@ def test_a_finished_session_is_over(wire: Wire, lesson: list[types.Datum], base_
     assert wire.model_id not in wire.server.stats()["models"]
     assert wire.retrieve(running)
     for request_id in sampled[-2:]:
-        assert "its session was ended" in wire.retrieve(request_id)["error"]
+        answer = wire.retrieve(request_id)
+        assert (answer["error"], answer["category"]) == ("its session was ended", "server")
 
 
 @pytest.mark.parametrize("made_in", [SamplerRegistry.weights, TrainingModel.snapshot])
