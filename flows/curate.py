@@ -236,8 +236,8 @@ class Curation:
         if not settings.is_profiled:
             self.display.say("profile_mode=none: nothing is sampled, and pass rates are not known")
             return Profiled()
-        # Only a service bills.
-        if session.service_address is not None and (line := priced_forecast(settings, outlines)):
+        # Only a service bills; of a run's policy most of what is needed may be recorded already.
+        if policy is None and session.service_address is not None and (line := priced_forecast(settings, outlines)):
             self.display.say(line)
         if settings.profile_mode == "screen":
             prompt_tokens = [len(session.environment.prompt(problem, session.renderer)) for problem in outlines]
@@ -315,7 +315,9 @@ def _with_recorded_shard_size(settings: CurateSettings, folder: Path, display: D
     """`settings` with the shard size of an earlier start in `folder`, recorded now if there was none: shards of another
     size hold other problems, so none of their records would be used."""
     file = folder / "shard_size.json"
-    if not file.is_file() or not any((folder / kind).is_dir() for kind in ("shards", "strengthened")):
+    is_elsewhere = settings.record_address(folder) != str(folder.resolve())
+    has_records = is_elsewhere or any((folder / kind).is_dir() for kind in ("shards", "strengthened"))
+    if not file.is_file() or not has_records:
         write_json(file, {"shard_size": settings.shard_size})
     recorded = read_json(file)["shard_size"]
     if recorded != settings.shard_size:

@@ -254,6 +254,7 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (PipelineSettings, ("steps=3",), "unknown setting 'steps': did you mean train.max_steps?"),
         (PipelineSettings, ("evaluate.model=x",), "did you mean evaluate.model_name?"),
         (TrainSettings, ("batch_sise=3",), "unknown setting 'batch_sise': did you mean batch_size?"),
+        (TrainSettings, ("batch=64",), "unknown setting 'batch': did you mean batch_size?"),
         # The names of the recipes.
         (TrainSettings, ("n_grpo_steps=60",), "did you mean max_steps?"),
         (TrainSettings, ("rollout_batch_size=256",), "did you mean batch_size?"),

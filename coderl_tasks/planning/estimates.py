@@ -436,7 +436,8 @@ def priced_forecast(settings: CurateSettings | EvaluateSettings, problems: Seque
         row = _profile_row(settings, problems)
     else:
         row = _evaluation_of(settings, problems)
-    return f"{_forecast([row])}; max_usd=N caps it"
+    cap = "N" if settings.max_usd is None else f"{settings.max_usd:g}"
+    return f"{_forecast([row])}; max_usd={cap} caps it"
 
 
 def _forecast(rows: Sequence[Estimate]) -> str:

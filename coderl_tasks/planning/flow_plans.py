@@ -54,6 +54,7 @@ from coderl_tasks.services import (
     uses_tinker_service,
 )
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
+from coderl_tasks.settings.flow_settings import COST_SETTINGS
 from coderl_tasks.settings.setting import about, all_settings
 from coderl_tasks.settings.train_settings import SERVICE_STEPS
 
@@ -144,7 +145,8 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     check_training(settings, path)
     _require_no_held_out_problem(settings, pool)
     if path is None and settings.resume != "never" and (path := unfinished_run(settings)) is not None:
-        settings = complete_settings(settings, path)  # its cap on cost, say, unless another one is given
+        of_run = recorded_config(path) or {}  # its cap on cost counts, unless another one is given
+        settings = settings.filled_from({key: of_run[key] for key in COST_SETTINGS if key in of_run})
     return settings, pool, path
 
 
@@ -301,8 +303,9 @@ async def _plan_sampling(settings: EvaluateSettings) -> tuple[EvaluateSettings, 
     is_tinker_path = policy.sampler_path is not None and policy.run is None
     if is_tinker_path and wanted_model is None:
         raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
-    if not is_tinker_path:  # of such a path the settings alone, by default too, say which model it is of
-        settings = settings.as_meant()
+    meant = settings.as_meant()
+    # Of such a path the settings alone, by default too, say which model it is of.
+    settings = meant.with_changes(model_name=settings.model_name) if is_tinker_path else meant
     settings = _with_benchmark_defaults(await _completed_from_run(settings, policy))
     # A recorded evaluation is reused only if the same server would answer. The embedded one is not started yet.
     if uses_tinker_service():

@@ -10,6 +10,7 @@ values, with what is wrong with them in a line.
 import dataclasses
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
@@ -295,7 +296,10 @@ def _similar_settings(key: str, model: type[BaseModel]) -> str:
     here = f"{group}." if group else ""
     meant = [*same, *called]
     found = [text for text in meant if text.startswith(here)] or meant
-    return " or ".join(found or difflib.get_close_matches(key, known, n=1, cutoff=ALIKE))
+    near = difflib.get_close_matches(key, known, n=1, cutoff=ALIKE)
+    # An abbreviation is less alike: batch for batch_size.
+    near = near or [name for name in difflib.get_close_matches(key, known) if last in re.split(r"[._]", name)][:1]
+    return " or ".join(found or near)
 
 
 def words_of(values: Mapping[str, Any]) -> list[str]:

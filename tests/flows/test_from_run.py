@@ -15,6 +15,7 @@ from coderl_tasks.curation.stopping_rule import Band, StoppingRule
 from coderl_tasks.journal.atomic import append_row, read_json, read_rows, write_json
 from coderl_tasks.policy.selection import HALF_AGE
 from coderl_tasks.problems.problem import read_pool
+from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, parse_settings
 from tests.flows.conftest import Coderl, Refused
 
@@ -121,3 +122,5 @@ def test_new_samples_have_the_turns_of_the_runs_rollouts(run: Path, tmp_path: Pa
     assert {key: getattr(settings, key) for key in turns} == turns
     assert filled(turns, max_turns=1).most_answers == 1
     assert filled({"environment": "tool", "max_tool_calls": 2}).most_answers == 3
+    # The run's model, where it is not the one that this machine or the service would take.
+    assert for_this_machine(filled({"model_name": "data/nano_words"})).model_name == "data/nano_words"

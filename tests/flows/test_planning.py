@@ -290,7 +290,8 @@ async def test_a_run_without_a_name_goes_on_with_the_unfinished_one_of_its_setti
     assert await planned() == await planned(resume="auto") == tmp_path / "older"  # what was noted there does not matter
     os.utime(tmp_path / "begun" / "config.json")
     assert await planned() == await planned(max_tokens_total=10**10, sample_concurrency=3) == tmp_path / "begun"
-    assert (await plan_training(settings))[0].max_tokens_total == 10**9  # its cap, where none is given
+    found = (await plan_training(settings))[0]
+    assert (found.max_tokens_total, found.log_path) == (10**9, None)  # its cap, where none is given, and no more of it
     assert (await plan_training(settings.with_changes(max_tokens_total=None)))[0].max_tokens_total is None
     assert await planned(resume="never") is None
     assert await planned(seed=1) is None
