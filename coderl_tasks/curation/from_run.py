@@ -94,8 +94,9 @@ def filled_from_run(settings: CurateSettings) -> CurateSettings:
     # The run may have been started with other settings than its pool: its own values count. The keys of FIXED_BY_RUN
     # cannot differ from what the user gave (checked above); those of SAMPLING_KEYS give way to what the user gave.
     values |= {key: config[key] for key in (*FIXED_BY_RUN, *SAMPLING_KEYS) if key in config}
+    filled = settings.filled_from(values)
     # The model counts as given: no preset or service decides on another one.
-    return settings.filled_from(values).with_changes(from_run=str(run), model_name=config["model_name"])
+    return filled.with_changes(from_run=str(run), model_name=filled.model_name)
 
 
 def policy_in(folder: Path, settings: CurateSettings) -> RunPolicy:

@@ -409,6 +409,10 @@ FAILING = [
     ("import numpy as np\nassert np.allclose(f(3), 2.5)", "def f(x): return []", Verdict.WRONG_ANSWER, "allclose", "[]"),
     ("assert np.allclose(f(3), [1.0, 2.0])", "import numpy\ndef f(x): return numpy.zeros((0, 1))", Verdict.WRONG_ANSWER, "allclose", None),
     ("import numpy as np\nnp.testing.assert_allclose(f(3), 2.5)", "def f(x): return []", Verdict.WRONG_ANSWER, "no elements", "[]"),
+    ("import numpy\nassert numpy.isclose(a=2.5, b=f(3)).all()", "def f(x): return []", Verdict.WRONG_ANSWER, "isclose", "[]"),
+    ("import numpy as np\nassert np.allclose(np.array(f(3)), 2.5)", "def f(x): return []", Verdict.WRONG_ANSWER, "allclose", "[]"),
+    ("import numpy as np\nx, y = f(3)\nassert np.allclose(x, 1) and np.allclose(y, 2)", "def f(x): return [], []", Verdict.WRONG_ANSWER, "allclose", None),
+    ("import pytest\nassert f(3) == pytest.approx((1.0, 2.0))", "import numpy\ndef f(x): return (numpy.array([]),) * 2", Verdict.WRONG_ANSWER, "approx", None),
     ("import numpy as np\nassert not np.allclose(f(3), [1.0, 2.0])", "def f(x): return []", Verdict.WRONG_ANSWER, "ValueError", "[]"),
     ("from numpy.testing import assert_array_equal\nassert_array_equal(f(3), 2)", "def f(x): return []", Verdict.WRONG_ANSWER, "no elements", "[]"),
 ]  # fmt: skip

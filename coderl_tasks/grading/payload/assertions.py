@@ -9,6 +9,7 @@ once without answers. grading/judge_programs.py has the formats.
 
 import functools
 import io
+import itertools
 import re
 import resource
 from types import FunctionType, GeneratorType, MethodType, ModuleType
@@ -45,11 +46,12 @@ MODULE = "solution"
 PASSED, FAILED, ERRED, NEEDS, FAULT = "passed", "failed", "error", "needs", "fault"
 MOST_OPERATIONS = 5000  # of a rehearsal
 MOST_PULLS = 12  # of an iterator
+MOST_PARTS = 64  # of a result, that are looked at one by one
 GIANT_RANGE = 10**7  # numbers in a range, of more than a test can go through in its time
 COROUTINE = 0x80  # of the flags of code
 IGNORED = "__ignored__"  # in a rehearsal, which exceptions a statement may raise
 TESTING_NAMES = "assert_allclose assert_almost_equal assert_array_almost_equal assert_array_equal assert_equal".split()
-COMPARES_ARRAYS = re.compile(rf"\b(?:allclose|{'|'.join(TESTING_NAMES)})\b")
+COMPARES_ARRAYS = re.compile(rf"\b(?:allclose|isclose|{'|'.join(TESTING_NAMES)})\b")
 SHOWN_CHARS = 300
 REHEARSAL_S, SAYING_S = 2.0, 2.0
 BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod".split()
@@ -113,6 +115,7 @@ class Test:
         self.needed: str | None = None  # the operation whose result is not known
         self.cannot: str | None = None  # what cannot be given to the program
         self.last: Any = None  # the last value that it returned
+        self.empty: list[Any] = []  # what it returned without elements, by itself or as a part of a result
         self.raised: dict[int, int | None] = {}  # its exceptions by their `id`, with the program's line
         self.kept: list[Any] = []  # those, so that no `id` is another's
         self.texts: dict[int, str] = {}  # what `str` says of them
@@ -154,6 +157,8 @@ class Test:
         self.shared.forget(number)
         if "raised" not in answer:
             self.last = value
+            parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+            self.empty += [part for part in (value, *itertools.islice(parts, MOST_PARTS)) if is_empty(part)]
             return value
         if not isinstance(value, BaseException):
             raise MalformedValue("no exception was raised")
@@ -795,39 +800,43 @@ def run(test: Test) -> None:
     end_fixtures(names.generators)
 
 
+def is_empty(value: Any) -> Any:
+    """Whether an array, or a sequence as one, has no elements."""
+    if type(value).__module__ == "numpy":
+        return getattr(value, "size", None) == 0
+    return type(value) in SEQUENCE_TYPES and all(type(item) in SEQUENCE_TYPES and not item for item in value)
+
+
+def is_programs(empty: Any) -> Any:
+    """Whether what has no elements is the program's, or was made of its result without elements: what a test takes of
+    a result with some, as the elements off a diagonal, may rightly be empty."""
+    return is_empty(TEST.last) or any(empty is part for part in TEST.empty)
+
+
 def guard_array_comparisons() -> None:
-    """Lets numpy's comparisons fail where what the program returned has no elements, and what it is compared with has
-    some. numpy stretches the other side to no elements, of which all are equal: a program that always returns [] would
-    pass. What the test itself made of a result may rightly be empty."""
+    """Lets numpy's comparisons fail where one side has elements, and the other is the program's and has none. numpy
+    stretches the first to no elements, of which all are equal: a program that always returns [] would pass."""
     try:
         import numpy
     except ImportError:  # as the test itself will find
         return
-
-    def size(value: Any) -> Any:
-        if type(value) not in (list, tuple) and not isinstance(value, numpy.ndarray):
-            return 1 if isinstance(value, (int, float, complex, numpy.generic)) else None
-        try:
-            return numpy.size(value)
-        except ValueError:  # of lists of different lengths
-            return None
 
     def guarded(compare: Any, is_assertion: Any) -> Any:
         @functools.wraps(compare)
         def compared(*args: Any, **kwargs: Any) -> Any:
             result = compare(*args, **kwargs)  # first: what numpy refuses stays refused
             sides = [*args[:2], *(kwargs[name] for name in ("a", "b", "x", "y", "actual", "desired") if name in kwargs)]
-            others = [side for side in sides if side is not TEST.last]
-            if TEST.is_rehearsal or len(others) != 1 or size(TEST.last) != 0 or not size(others[0]):
+            empty = [side for side in sides if is_empty(side)]
+            if TEST.is_rehearsal or len(empty) != 1 or not is_programs(empty[0]):
                 return result
             if is_assertion:
                 raise AssertionError("the result has no elements")
-            return False
+            return numpy.False_
 
         compared.is_guarded = True  # type: ignore[attr-defined]
         return compared
 
-    guards = [(numpy, "allclose")]
+    guards = [(numpy, "allclose"), (numpy, "isclose")]
     if "assert_" in TEST.script:
         import numpy.testing
 
@@ -1108,7 +1117,7 @@ class Approx:
             ]
             if is_array == [False, True] and not isinstance(expected, (dict, *SEQUENCE_TYPES)):
                 # Unlike pytest, for which an array without items equals each number: a program's own is wrong.
-                if not given[1].size and given[1] is TEST.last:
+                if is_empty(given[1]) and is_programs(given[1]):
                     return False
                 return all(self.close(expected, item) for item in given[1].ravel().tolist())
             is_number = isinstance(actual, complex) or hasattr(type(actual), "as_integer_ratio")
