@@ -9,7 +9,6 @@ once without answers. grading/judge_programs.py has the formats.
 
 import functools
 import io
-import itertools
 import re
 import resource
 from types import FunctionType, GeneratorType, MethodType, ModuleType
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # they stand above this text where it runs
     import builtins
+    import itertools
     import json
     import math
     import operator
