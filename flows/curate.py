@@ -316,7 +316,8 @@ def _with_recorded_shard_size(settings: CurateSettings, folder: Path, display: D
     size hold other problems, so none of their records would be used."""
     file = folder / "shard_size.json"
     is_elsewhere = settings.record_address(folder) != str(folder.resolve())
-    has_records = is_elsewhere or any((folder / kind).is_dir() for kind in ("shards", "strengthened"))
+    stages = ("solutions", "audit", "shards", "strengthened")
+    has_records = is_elsewhere or any((folder / stage).is_dir() for stage in stages)
     if not file.is_file() or not has_records:
         write_json(file, {"shard_size": settings.shard_size})
     recorded = read_json(file)["shard_size"]

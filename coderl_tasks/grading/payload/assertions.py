@@ -816,8 +816,8 @@ def is_programs(empty: Any) -> Any:
 def guard_array_comparisons() -> None:
     """Lets numpy's comparisons fail where one side has elements, and the other is the program's and has none. numpy
     stretches the first to no elements, of which all are equal: a program that always returns [] would pass."""
-    try:
-        import numpy
+    try:  # by name: a text with its import statement gets a process that takes longer to start
+        numpy = __import__("numpy")
     except ImportError:  # as the test itself will find
         return
 
@@ -838,8 +838,7 @@ def guard_array_comparisons() -> None:
 
     guards = [(numpy, "allclose"), (numpy, "isclose")]
     if "assert_" in TEST.script:
-        import numpy.testing
-
+        __import__("numpy.testing")
         guards += [(numpy.testing, name) for name in TESTING_NAMES]
     for module, name in guards:
         compare = getattr(module, name)
