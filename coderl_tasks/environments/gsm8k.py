@@ -110,7 +110,8 @@ class Gsm8kEnvironment(Environment):
         return tokens
 
     def stop(self, renderer: Renderer) -> Sequence[str]:
-        return stop_texts(renderer, *(["</answer>", "\n\n\n"] if self.use_r1_zero_format else ["\n\n\n"]))
+        tags = ["</answer>"] if self.use_r1_zero_format else []
+        return stop_texts(renderer, *tags, "\n\n\n")
 
     def text(self, tokens: Sequence[int], renderer: Renderer) -> str:
         return Renderer.parse_response(renderer, tokens)[0]  # as sampled: a chat format's thinking is none here

@@ -23,8 +23,7 @@ from coderl_tasks.evaluation.policy import COMPLETIONS
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.scoring import Verdict, extract_code, score_codes
 from coderl_tasks.grading.table import read_completions
-from coderl_tasks.journal.atomic import make_folder, write_json
-from coderl_tasks.journal.steps import FINGERPRINT_FILE, GroupFiles
+from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.sampling import Completion, GroupRequest, graded_group, group_frame, require_graded
 from coderl_tasks.problems import Problem
@@ -108,9 +107,7 @@ async def grade_completions(
     if read_fingerprint(groups.folder) != request:
         if groups.indices():
             logger.warning("%s holds groups of other completions or settings: they are deleted", groups.folder)
-        # In this order: a crash in between must not leave a fingerprint beside groups that are not its own.
-        groups.remove()
-        write_json(make_folder(groups.folder) / FINGERPRINT_FILE, request)
+        groups.begin(request)
     recorded = {  # by index; what an outage left ungraded, or a file without verdicts, is graded again
         index: frame
         for index, frame in groups.read().items()

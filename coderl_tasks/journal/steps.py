@@ -144,6 +144,12 @@ class GroupFiles:
         # Not synced: a group that a power cut brings back is looked at again, and discarded again.
         (self.folder / f"{index:02d}.parquet").unlink(missing_ok=True)
 
+    def begin(self, request: Mapping[str, Any]) -> None:
+        """Empty the folder, for groups of the fingerprint `request`."""
+        # In this order: a crash in between must not leave a fingerprint beside groups that are not its own.
+        self.remove()
+        atomic.write_json(atomic.make_folder(self.folder) / FINGERPRINT_FILE, dict(request))
+
     def remove(self) -> None:
         """Delete the folder: what it held is recorded elsewhere."""
         if self.folder.exists():

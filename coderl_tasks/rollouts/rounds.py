@@ -21,7 +21,7 @@ import tinker
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.scoring import Verdict
-from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
+from coderl_tasks.journal.atomic import DamagedFileError, read_json, write_json
 from coderl_tasks.journal.ledger import add_lost, files_tokens
 from coderl_tasks.journal.steps import FINGERPRINT_FILE, TIME_LIMIT_KEY, GroupFiles, same_samples
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
@@ -198,9 +198,7 @@ class _Rounds:
             if self.groups.folder.exists():
                 logger.warning("%s holds groups of other problems or settings: they are deleted", self.groups.folder)
                 add_lost(self.groups.folder.parent, files_tokens(self.groups.folder.glob("*.parquet")))
-            # In this order: a crash in between must not leave a fingerprint beside groups that are not its own.
-            self.groups.remove()
-            write_json(make_folder(self.groups.folder) / FINGERPRINT_FILE, request)
+            self.groups.begin(request)
             return {}
         frames = self.groups.read()
         if not are_grades_valid:

@@ -149,8 +149,8 @@ def _stored_key(key: str, values: Mapping[str, str]) -> str:
             stored = tomllib.loads(Path(file).expanduser().read_text())
             return str(stored["profiles"][known.get("PREFECT_PROFILE") or stored["active"]][key])
     except (OSError, ValueError, LookupError, TypeError):  # missing, or nothing that the library could read
-        pass
-    return ""
+        return ""
+    return ""  # a key that no login stores
 
 
 def read_env_file(file: Path) -> dict[str, str]:

@@ -296,10 +296,10 @@ def _similar_settings(key: str, model: type[BaseModel]) -> str:
     here = f"{group}." if group else ""
     meant = [*same, *called]
     found = [text for text in meant if text.startswith(here)] or meant
-    near = difflib.get_close_matches(key, known, n=1, cutoff=ALIKE)
-    # An abbreviation is less alike: batch for batch_size.
-    near = near or [name for name in difflib.get_close_matches(key, known) if last in re.split(r"[._]", name)][:1]
-    return " or ".join(found or near)
+    found = found or difflib.get_close_matches(key, known, n=1, cutoff=ALIKE)
+    if not found:  # an abbreviation is less alike: batch for batch_size
+        found = [name for name in difflib.get_close_matches(key, known) if last in re.split(r"[._]", name)][:1]
+    return " or ".join(found)
 
 
 def words_of(values: Mapping[str, Any]) -> list[str]:

@@ -276,15 +276,6 @@ class ServerState:
             raise gone(f"model {model_id}")
         return self.models[model_id]
 
-    def training_checkpoint(self, path: str, host: EngineHost) -> CheckpointRecord:
-        """The checkpoint, from which a model of this host can train; Refusal otherwise. Blocks on the disk."""
-        record = self.store.find(path)
-        if record.kind != "weights":
-            raise BadRequest(f"{record.path} cannot be trained from; load a tinker://<run>/weights/<name> path")
-        if self.engines.find(record.base_model) is not host:
-            raise BadRequest(f"{record.path} was trained on {record.base_model}, not on {host.name}")
-        return record
-
     def end_session(self, session_id: str, reason: str) -> None:
         """Stop the session's sampling, free its models, samplers and recorded sequences; unfetched answers stay."""
         # Nobody waits for these samples, and they would hold up those of other sessions.

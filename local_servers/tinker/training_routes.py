@@ -15,7 +15,15 @@ from local_servers.tinker.engine.losses import LOSSES
 from local_servers.tinker.engine_types import AdamSettings
 from local_servers.tinker.models import CREATION_SEQ, TrainingModel
 from local_servers.tinker.promises import PROTOBUF, Answer, content_of, json_answer
-from local_servers.tinker.records import CheckpointKind, LoraSettings, RunRecord, check_name, check_run_id, expiry
+from local_servers.tinker.records import (
+    CheckpointKind,
+    CheckpointRecord,
+    LoraSettings,
+    RunRecord,
+    check_name,
+    check_run_id,
+    expiry,
+)
 from local_servers.tinker.refusal import BadRequest, Refusal, about_datum
 from local_servers.tinker.state import Sampler, ServerState, read, sampler_name, state_of
 from local_servers.tinker.wire_format import (
@@ -261,8 +269,16 @@ async def load_weights(request: web.Request) -> web.Response:
 
 
 def _load_work(state: ServerState, model: TrainingModel, body: types.LoadWeightsRequest) -> Work:
+    def find() -> CheckpointRecord:
+        record = state.store.find(body.path)
+        if record.kind != "weights":
+            raise BadRequest(f"{record.path} cannot be trained from; load a tinker://<run>/weights/<name> path")
+        if state.engines.find(record.base_model) is not model.host:
+            raise BadRequest(f"{record.path} was trained on {record.base_model}, not on {model.host.name}")
+        return record
+
     async def work() -> Answer:
-        await model.load(partial(state.training_checkpoint, body.path, model.host), optimizer=body.optimizer)
+        await model.load(find, optimizer=body.optimizer)
         return json_answer({"type": "load_weights", "path": body.path, "model_id": model.run.run_id})
 
     return work

@@ -51,7 +51,7 @@ GIANT_RANGE = 10**7  # numbers in a range, of more than a test can go through in
 COROUTINE = 0x80  # of the flags of code
 IGNORED = "__ignored__"  # in a rehearsal, which exceptions a statement may raise
 TESTING_NAMES = "assert_allclose assert_almost_equal assert_array_almost_equal assert_array_equal assert_equal".split()
-COMPARES_ARRAYS = re.compile(rf"\b(?:allclose|isclose|{'|'.join(TESTING_NAMES)})\b")
+COMPARES_LOOSELY = re.compile(rf"\b(?:approx|allclose|isclose|{'|'.join(TESTING_NAMES)})\b")
 SHOWN_CHARS = 300
 REHEARSAL_S, SAYING_S = 2.0, 2.0
 BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod".split()
@@ -115,7 +115,8 @@ class Test:
         self.needed: str | None = None  # the operation whose result is not known
         self.cannot: str | None = None  # what cannot be given to the program
         self.last: Any = None  # the last value that it returned
-        self.empty: list[Any] = []  # what it returned without elements, by itself or as a part of a result
+        self.compares_loosely = COMPARES_LOOSELY.search(self.script) is not None
+        self.empty: list[Any] = []  # then: what it returned without elements, by itself or as a part of a result
         self.raised: dict[int, int | None] = {}  # its exceptions by their `id`, with the program's line
         self.kept: list[Any] = []  # those, so that no `id` is another's
         self.texts: dict[int, str] = {}  # what `str` says of them
@@ -157,8 +158,9 @@ class Test:
         self.shared.forget(number)
         if "raised" not in answer:
             self.last = value
-            parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
-            self.empty += [part for part in (value, *itertools.islice(parts, MOST_PARTS)) if is_empty(part)]
+            if self.compares_loosely:
+                parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+                self.empty += [part for part in (value, *itertools.islice(parts, MOST_PARTS)) if is_empty(part)]
             return value
         if not isinstance(value, BaseException):
             raise MalformedValue("no exception was raised")
@@ -777,7 +779,7 @@ def run(test: Test) -> None:
     code = compiled_test(ignoring_failures(test.script) if test.is_rehearsal else test.script)
     sys.modules[MODULE] = SolutionModule(MODULE)
     sys.modules["pytest"] = pytest_module(test)
-    if re.search(r"\b(?:np|numpy)\b", test.script) and COMPARES_ARRAYS.search(test.script):
+    if test.compares_loosely and re.search(r"\b(?:np|numpy)\b", test.script):
         guard_array_comparisons()
     if "random" in test.script:  # a test that draws its arguments draws the same ones in each round
         __import__("random").seed(0)
