@@ -29,7 +29,7 @@ from coderl_tasks.curation.stronger_tests import counted_again, generated_tests,
 from coderl_tasks.curation.tasks import ALL_ALIKE, Asked, Shard
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.filtering.parts import KeptProblems
-from coderl_tasks.filtering.stages import BENCHMARKS
+from coderl_tasks.filtering.stages import BENCHMARKS, FilterResult
 from coderl_tasks.insight.audit_view import audit_in_words
 from coderl_tasks.insight.pool_view import pool_markdown
 from coderl_tasks.insight.record import load_curation
@@ -49,6 +49,7 @@ from coderl_tasks.runtime.display import (
     Display,
     command_line,
     exclusive_flow,
+    interruptible,
     is_subflow,
     name_flow_run,
     publish_later,
@@ -326,6 +327,13 @@ def _with_recorded_shard_size(settings: CurateSettings, folder: Path, display: D
     return settings.with_changes(shard_size=recorded)
 
 
+async def _filter(settings: CurateSettings, folder: Path, display: Display) -> FilterResult:
+    """Reads and filters the problems; shows how far that is."""
+    async with interruptible():
+        with display.reading(f"reading {settings.dataset}") as on_rows:
+            return tasks.filter_problems(settings, folder / "screening", on_rows)
+
+
 async def _curate(settings: CurateSettings, folder: Path, display: Display) -> Pool:
     """Makes the pool in `folder`, whose lock this process holds: filters the problems, drops those that cannot be
     trained on, profiles the rest (unless profile_mode=none), selects by pass rate, and writes the pool. With from_run
@@ -334,8 +342,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     if its data have changed, which cannot be seen if the records of the work are gone (coderl clean --parts)."""
     if finished_with(folder) == settings.content() and not settings.replace:
         if (folder / "screening").is_dir():
-            with display.reading(f"reading {settings.dataset}") as on_rows:
-                filtered = tasks.filter_problems(settings, folder / "screening", on_rows)
+            filtered = await _filter(settings, folder, display)
             _require_same_data(folder, filtered.manifest)
             display.say(f"report: {write_report(folder)}")  # a kill behind the manifest may have left none
         return recorded_pool(folder)
@@ -346,8 +353,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         used.require_hidden(folder)
         # Before the data are read: opening the session checks that all services can be used.
         async with open_session(settings, used, curation_budget(settings, folder)) as session:
-            with display.reading(f"reading {settings.dataset}") as on_rows:
-                filtered = tasks.filter_problems(settings, folder / "screening", on_rows)
+            filtered = await _filter(settings, folder, display)
             for line in filtered.lines():
                 display.say(line)
             filtered.require_problems()
@@ -394,7 +400,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     measured_policy = None  # whose pass rates the pool has
     if profile is not None:
         measured_policy = base_policy(settings.model_name) if policy is None else policy.as_dict()
-    write_pool(folder, pool, settings.content(), policy=measured_policy, inputs=filtered.manifest, whole=gradable)
+    async with interruptible():
+        write_pool(folder, pool, settings.content(), policy=measured_policy, inputs=filtered.manifest, whole=gradable)
     publish_later("pool", folder.name, pool_markdown(load_curation(folder)))
     display.say(f"report: {write_report(folder)}")
     return pool

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+import polars as pl
 from prefect import flow
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
@@ -19,7 +20,7 @@ from coderl_tasks.disk import states_line
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.diagnosis import smoke_checks
 from coderl_tasks.insight.logging import RunLogger, early_lines, run_logger
-from coderl_tasks.insight.record import RunRecord, load_run
+from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import step_history_markdown, write_report
 from coderl_tasks.insight.terminal import pool_lines
 from coderl_tasks.insight.token_uses import costs
@@ -277,7 +278,8 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
         ahead=run.settings.max_steps_off_policy,
     )
     # `publish_history` draws a page of all steps so far for the Prefect UI, in the background.
-    async with showing, sampling_ahead as sampler, publishing_histories(run.directory) as publish_history:
+    publishing = publishing_histories(run.directory.path, display)
+    async with showing, sampling_ahead as sampler, publishing as publish_history:
         while run.has_step(step):
             is_new = not run.directory.step(step).has("commit")
             if is_new:
@@ -309,10 +311,10 @@ def is_history_due(steps: int, published: int, since_s: float) -> bool:
 
 
 @asynccontextmanager
-async def publishing_histories(directory: RunDirectory) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
-    """Yields a function to call after each committed step, which begins to publish the run's history up to it. It does
-    so at the first call, and later if `is_history_due`. No step waits for that: drawing a history takes a second or
-    two. The block ends once the last history is published; after an error in it, that one is given up."""
+async def publishing_histories(path: Path, display: Display) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+    """Yields a function to call after each committed step, which begins to publish the history of the run at `path` up
+    to it. It does so at the first call, and later if `is_history_due`. No step waits for that: drawing a history takes
+    a second or two. The block ends once the last history is published; after an error in it, that one is given up."""
     publishing: asyncio.Task[None] | None = None
     published_steps, published_at = 0, -math.inf
 
@@ -323,8 +325,8 @@ async def publishing_histories(directory: RunDirectory) -> AsyncIterator[Callabl
             return
         if publishing is not None:
             await publishing  # one at a time, and in order
-        # Read here, so that it is of this step, and drawn in a thread.
-        publishing = asyncio.create_task(_publish_history(load_run(directory.path)))
+        publishing = asyncio.create_task(_publish_history(path, display))
+        await asyncio.sleep(0)  # it reads the run now, so that the history is of this step
         published_steps, published_at = step + 1, time.monotonic()
 
     try:
@@ -364,14 +366,21 @@ async def _evaluate(run: TrainingRun, name: str, step: int, logger: RunLogger, d
     display.row({"step": step, **row})
 
 
-async def _publish_history(run: RunRecord) -> None:
-    publish_later("step-history", run.path.name, await asyncio.to_thread(step_history_markdown, run))
+async def _publish_history(path: Path, display: Display) -> None:
+    """Publishes the history of the run at `path`, which is read at once and drawn in a thread. Only warns if that
+    fails: the run does not depend on what it shows, and the next history is of all steps too."""
+    try:
+        run = load_run(path)
+        publish_later("step-history", run.path.name, await asyncio.to_thread(step_history_markdown, run))
+    except (Exception, pl.exceptions.PanicException) as error:  # whatever reading or drawing raises
+        reason = " ".join(str(error).split())
+        display.say(f"warning: the step history was not published: {reason or type(error).__name__}")
 
 
 async def _finish(directory: RunDirectory, settings: TrainSettings, display: Display) -> None:
     """Report, artifact and the smoke-test checks; with preset=smoke a check that does not pass fails the run."""
+    await _publish_history(directory.path, display)
     run = load_run(directory.path)
-    await _publish_history(run)
     display.say(f"report: {write_report(directory.path)}")
     checks = smoke_checks(run)
     for check in checks:

@@ -25,14 +25,17 @@ from coderl_tasks.prompts.renderers import Message, problem_messages
 
 Row = Mapping[str, Any]
 _DOWNLOAD_S = 60.0
+ID_COLUMNS = ("problem_id", "task_id", "question_id")
+"""Columns that name a row's problem, in rows of ours and of the published benchmarks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """`files` are in `repository`, hf://datasets/NAME@REVISION or an https:// address; `package` has an installed
-    package and the file of the same rows in it. Rows have `columns`; `row` is applied before one is read, and
-    `statement` says what `messages` show. `settings` are the harness's own, by the names of ours, and `time_limit_s` is
-    its CPU seconds per test. With `is_continued` a completion without a code block goes on where the statement ends."""
+    package and the file of the same rows in it. Rows have `columns`; `row` is applied before one is read, and gives it
+    columns that `problem_from_row` knows, one of ID_COLUMNS among them; `statement` says what `messages` show.
+    `settings` are the harness's own, by the names of ours, and `time_limit_s` is its CPU seconds per test. With
+    `is_continued` a completion without a code block goes on where the statement ends."""
 
     repository: str
     files: tuple[str, ...]
@@ -45,10 +48,13 @@ class Benchmark:
     package: tuple[str, str] | None = None
     is_continued: bool = False
 
+    def has(self, row: Any) -> bool:
+        """Whether a row has the columns of this benchmark."""
+        return isinstance(row, Mapping) and all(row.get(name) is not None for name in self.columns)
+
     def read(self, row: Any, *, split: str, source_row: int) -> Problem:
         """The problem in a row of this benchmark. Raises RowDropped: other_rows, or a reason of `problem_from_row`."""
-        lacking = [name for name in self.columns if not isinstance(row, Mapping) or row.get(name) is None]
-        if lacking:  # other rows may be problems too, but not this benchmark's
+        if not self.has(row):  # other rows may be problems too, but not this benchmark's
             raise RowDropped("other_rows", f"a row of {split} has the columns {', '.join(self.columns)}")
         problem = problem_from_row(self.row(row), split=split, source_row=source_row)
         statement = problem.statement if self.statement is None else self.statement(row)
@@ -177,16 +183,16 @@ def benchmark_sources(named: Sequence[str], *, download: bool = True) -> list[Ro
 
 
 def load_benchmarks(
-    named: Sequence[str], dates: Dates | None = None, keep: Callable[[Problem], Problem] | None = None
+    named: Sequence[str], dates: Dates | None = None, transform: Callable[[Problem], Problem] | None = None
 ) -> LoadResult:
-    """The problems of the named benchmarks; `dates` and `keep` as of `load_problems`. Raises as `benchmark_sources`,
-    and DataError for a row that gives no problem: a benchmark's figure is of all of them."""
+    """The problems of the named benchmarks; `dates` and `transform` as of `load_problems`. Raises as
+    `benchmark_sources`, and DataError for a row that gives no problem: a benchmark's figure is of all of them."""
 
     def read(row: Any, *, split: str, source_row: int) -> Problem:
         return BENCHMARKS[split].read(row, split=split, source_row=source_row)
 
     rows = chain.from_iterable(source.rows() for source in benchmark_sources(named))
-    loaded = problems_in(rows, RowReader(read, kinds=()), dates, keep)
+    loaded = problems_in(rows, RowReader(read, kinds=()), dates, transform)
     if loaded.unusable:
         raise DataError(
             f"benchmark={','.join(named)}: {loaded.unusable} (give benchmarks of the same tasks one by one)"
@@ -196,9 +202,13 @@ def load_benchmarks(
 
 def benchmark_ids(named: Sequence[str]) -> set[str]:
     """The names of all problems of the named benchmarks. Raises as `benchmark_sources`."""
-    values = (row.values for source in benchmark_sources(named) for row in source.rows())
-    columns = ("problem_id", "task_id", "question_id")
-    return {str(row[name]) for row in values if isinstance(row, dict) for name in columns if name in row}
+    ids: set[str] = set()
+    for source in benchmark_sources(named):
+        benchmark = BENCHMARKS[source.split]
+        # No row becomes a problem for its name: that decodes its tests, and those of all rows can be gigabytes.
+        rows = (benchmark.row(row.values) for row in source.rows() if benchmark.has(row.values))
+        ids |= {str(row[name]) for row in rows for name in ID_COLUMNS if name in row}
+    return ids
 
 
 def _parsed(entry: str) -> tuple[str, Benchmark, Path | None]:

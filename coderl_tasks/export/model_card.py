@@ -31,7 +31,7 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
     base, steps = str(config.get("model_name")), policy.step + 1  # steps are numbered from 0
     licence = base_licence(base)
     run = load_run(policy.run)
-    how_chosen = f": {policy.why}" if policy.why is not None else ""
+    how_chosen = f": {policy.why}" if policy.why is not None else ""  # None: the user named the step
     renderer = f"the renderer `{config['renderer_name']}`" if config.get("renderer_name") else "the model's chat format"
     rows = [(key, f"`{settings[key]}`") for key in SETTINGS if settings.get(key) is not None]
     metadata: dict[str, Any] = {

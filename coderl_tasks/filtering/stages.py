@@ -33,7 +33,7 @@ from coderl_tasks.problems.problem import DROPPED_SCHEMA, Drop, count_drops, dro
 from coderl_tasks.problems.raw_files import FileIndex, RawFile, Segment, index_file, whole_file
 from coderl_tasks.problems.sources import PINNED_REVISIONS, NoSplitsError, RowSource, is_file, open_source
 
-FORMAT = 3  # goes up when the same rows give other parts
+PARTS_FORMAT = 3  # goes up when the same rows give other part files: parts of an earlier format are made again
 BENCHMARKS = "benchmarks"
 """The side of benchmarks, beside that of the evaluation data."""
 
@@ -158,9 +158,10 @@ def _index_files(sides: list[_Side], workers: int | None, on_rows: OnRows | None
 
 
 def _parts_request(request: FilterRequest, sides: list[_Side], indices: dict[RawFile, FileIndex]) -> dict[str, Any]:
-    """All that decides the parts, as JSON: settings, and the hash of each file."""
+    """All that decides the part files of train data, evaluation data and benchmarks, as JSON (request.json): settings,
+    and the hash of each file of rows."""
     described: dict[str, Any] = {
-        "format": FORMAT,
+        "format": PARTS_FORMAT,
         "dataset": request.source,
         "revision": PINNED_REVISIONS.get(request.source),
         "splits": None if request.splits is None else list(request.splits),

@@ -123,18 +123,18 @@ def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: b
             raise ConfigError(f"the pool {file} cannot be read: {' '.join(str(error).split())}") from error
         return {problem.problem_id: problem for problem in in_pool if problem.problem_id in ids}
 
-    def keep(problem: Problem) -> Problem:  # drops other problems' tests: those of all take gigabytes of memory
+    def drop_other_tests(problem: Problem) -> Problem:  # the tests of all problems take gigabytes of memory
         return problem if problem.problem_id in ids else replace(problem, tests=(), solutions=())
 
     if config.get("benchmark"):
-        loaded = load_benchmarks([str(name) for name in config["benchmark"]], keep=keep)
+        loaded = load_benchmarks([str(name) for name in config["benchmark"]], transform=drop_other_tests)
     else:
         # The evaluation's side of the data: a data set of its own, or the share of problems held out of training.
         side = EvaluationSide(str(config.get("evaluation_dataset") or config.get("dataset")), config.get("test_share"))
         environment = config.get("environment", "code")
         if environment not in ROWS:
             raise ConfigError(f"environment={environment} is none of {', '.join(ROWS)}")
-        loaded = side.load(rows=ROWS[environment], keep=keep)
+        loaded = side.load(rows=ROWS[environment], transform=drop_other_tests)
     return {problem.problem_id: problem for problem in loaded.problems if problem.problem_id in ids}
 
 

@@ -1,5 +1,8 @@
 """How people see the metrics of a step: on the line of the console and logs.log, in the table of the step-history
-artifact, both in this order, and in the panels of the report. `policy/step_metrics.py` says what a metric means."""
+artifact, both in this order, and in the panels of the report. `policy/step_metrics.py` says what a metric means.
+
+Two pages with little room choose among them: `coderl watch` draws CURVES and leaves UNSAID out of its lines
+(`insight/terminal.py`), and the viewer's page of a step has STEP_METRICS (`view/run_pages.py`)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

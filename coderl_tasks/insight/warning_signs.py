@@ -230,11 +230,11 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
 
 def _loss_explodes(history: History) -> Sign | None:
     """A sign if two of the last five steps have a loss per token that is impossible with ratios near 1. The loss is at
-    most the mean of |advantage| times the ratio. With every estimator a group's mean |advantage| is at most 2; healthy
-    runs have losses of 0.01, since advantages cancel. Some losses also weigh a token by its log-probability, whose
-    mean is the entropy. A KL penalty is centred over the step's tokens and adds 0 to the sum. With environment=custom
-    rewards can be scores of any size: there a loss is judged by the usual standard deviation of the advantages, unless
-    maxrl has divided these by the mean reward."""
+    most the mean of |advantage| times the ratio. With every estimator a group's mean |advantage| is at most 2, as
+    `AdvantageRule` requires; healthy runs have losses of 0.01, since advantages cancel. Some losses also weigh a token
+    by its log-probability, whose mean is the entropy. A KL penalty is centred over the step's tokens and adds 0 to the
+    sum. With environment=custom rewards can be scores of any size: there a loss is judged by the usual standard
+    deviation of the advantages, unless maxrl has divided these by the mean reward."""
     rows = [row for row in history.steps[-LOOK_BACK:] if row.get("n_tokens") and row.get("loss") is not None]
     losses = [abs(row["loss"]) / row["n_tokens"] for row in rows]
     if len(losses) < FEWEST:

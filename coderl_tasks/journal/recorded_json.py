@@ -177,15 +177,21 @@ def _depth(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One key that differs between the recorded run and this start. Prints as `key: old -> new`."""
+    """One key that differs between the recorded run and this start. Prints as `key: old -> new`, with the default of a
+    setting that one of them lacks."""
 
     key: str
     old: Any
     new: Any
 
     def __str__(self) -> str:
-        change = f"{self.key}: {shown_setting(self.old)} -> {shown_setting(self.new)}"
+        change = f"{self.key}: {self._shown(self.old)} -> {self._shown(self.new)}"
         return f"{change} {_SETTINGS.get(self.key, _PLAIN).meaning}".rstrip()
+
+    def _shown(self, value: Any) -> str:
+        applied = _as_by_default(value, self)
+        is_default = value is _ABSENT and applied is not _ABSENT
+        return shown_setting(applied) + (" (default)" if is_default else "")
 
     @property
     def is_free(self) -> bool:

@@ -105,7 +105,12 @@ QUANTITIES: dict[str, tuple[str, str, Callable[[float, Sequence[float]], float]]
 
 @dataclass(frozen=True, slots=True)
 class AdvantageRule:
-    """An estimator, and its `rule` for people: of QUANTITIES and {eps}, which it then takes as an argument."""
+    """An estimator, and its `rule`: the formula of an advantage in QUANTITIES and {eps}, which `estimate` then takes as
+    an argument. The viewer shows it to people with words or numbers in place of the names, and also as SQL that they
+    can run: with "-" for the minus sign "−" the rule must be valid DuckDB SQL.
+
+    For rewards in [0, 1] a group's mean |advantage| must be at most 2: `insight/warning_signs.py` judges losses by it.
+    """
 
     estimate: Callable[..., list[float]]
     rule: str

@@ -21,6 +21,7 @@ from coderl_tasks.policy.rollout import ENVIRONMENT, KEPT, NO_COMPLETION, REPEAT
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing a metric needs none
     from coderl_tasks.policy.selection import Forecast
     from coderl_tasks.policy.update import UpdateResult
+    from coderl_tasks.settings import TrainSettings
 
 Source = TypeVar("Source")
 FLOAT, INT = pl.Float64(), pl.Int64()
@@ -59,8 +60,7 @@ class ScoredRollouts:
     repeats: pl.DataFrame  # as `group_repeats` returns them
     groups: pl.DataFrame  # one row each: trained, all_zero, all_one, prompt (its tokens), tokens (of its completions)
     turns: pl.DataFrame  # one row per completion: turns, lost_reply, later_passed, TURN_TOKENS
-    planned_groups: int | None  # groups from this index on replaced others; None: no group can be replaced
-    epochs: int  # how many times the update goes over what is trained on
+    settings: "TrainSettings | None"  # the run's; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,14 @@ def _spread(values: pl.Series) -> float | None:
     return None if mean is None else math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
 
 
+def _groups_refilled(step: ScoredRollouts) -> int | None:
+    settings = step.settings
+    if settings is None or not (settings.refill > 1 or settings.first_completions):
+        return None
+    # The groups beyond those planned were sampled in place of groups without a signal.
+    return max(0, step.groups.height - settings.problems_per_step)
+
+
 def _length(percent: int, meaning: str) -> Metric[ScoredRollouts]:
     # By nearest rank: the smallest of the sorted lengths that so many percent do not exceed.
     return Metric(
@@ -193,7 +201,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: int((step.rows["verdict"] == Verdict.REWARD_ERROR).sum()), INT),
     Metric("groups_refilled",
         "with `refill` or `first_completions`: groups sampled in place of others without a signal",
-        lambda step: None if step.planned_groups is None else max(0, step.groups.height - step.planned_groups), INT),
+        _groups_refilled, INT),
     Metric("tokens_without_signal", "share of the sampled tokens in groups without a signal",
         lambda step: int(step.groups.filter(~pl.col("trained"))["tokens"].sum()) / total
             if (total := int(step.groups["tokens"].sum())) else None),
@@ -205,7 +213,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
             + int(step.turns[KEPT].sum()), INT),
     Metric("tokens_completion", "completion tokens sampled", lambda step: int(step.received["tokens"].sum()), INT),
     Metric("tokens_training", "prompt and completion tokens trained on, once per epoch",
-        lambda step: step.epochs * int(
+        lambda step: (step.settings.epochs_per_rollout_batch if step.settings is not None else 1) * int(
             step.rows.select(
                 "trained",
                 tokens=pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
@@ -290,10 +298,9 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
 METRICS: tuple[Metric[Any], ...] = (*ROLLOUT_METRICS, *UPDATE_METRICS)
 
 
-def rollout_metrics(rollouts: pl.DataFrame, planned_groups: int | None = None, epochs: int = 1) -> dict[str, Any]:
-    """Returns the value of each of ROLLOUT_METRICS, by its name, for a step's scored rollouts (ROLLOUT_SCHEMA). Groups
-    with an index of `planned_groups` or more replaced groups without a signal; None: the settings replace none. The
-    update goes over the trained rows `epochs` times."""
+def rollout_metrics(rollouts: pl.DataFrame, settings: "TrainSettings | None" = None) -> dict[str, Any]:
+    """Returns the value of each of ROLLOUT_METRICS, by its name, for a step's scored rollouts (ROLLOUT_SCHEMA).
+    `settings` are the run's. Without them no group replaced another one, and the update is one epoch."""
     lengths = rollouts.select("stop_reason", tokens=pl.col("completion_tokens").list.len().cast(pl.Int64))
     low, high = pl.col("reward").min(), pl.col("reward").max()
     groups = rollouts.group_by("group_index").agg(
@@ -319,7 +326,6 @@ def rollout_metrics(rollouts: pl.DataFrame, planned_groups: int | None = None, e
             later_passed=pl.when(is_graded).then((n_turns > 1) & (pl.col("verdict") == Verdict.PASSED)),  # else null
             **TURN_TOKENS,
         ),
-        planned_groups=planned_groups,
-        epochs=epochs,
+        settings=settings,
     )
     return {metric.name: metric.compute(step) for metric in ROLLOUT_METRICS}

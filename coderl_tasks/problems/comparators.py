@@ -293,7 +293,7 @@ def _unordered(
     """Compares elements in any order: None if they can be paired, each with one that it matches, else a line on a
     difference. `what` names the elements ("lines"). Cheap tests come first, as there may be millions of elements."""
     if len(wanted) != len(got):
-        return f"{what}: expected {len(wanted)}, got {len(got)}"
+        return _count_difference(wanted, got, what)
     # Equal elements are paired at once. Those left are unequal, and may still match (1.0 and 1.0000001).
     wanted_counts, got_counts = Counter(wanted), Counter(got)
     missing = list((wanted_counts - got_counts).elements())
@@ -312,6 +312,10 @@ def _unordered(
     if len(missing) < len(wanted) <= MOST_SORTED and _first_unlike(wanted, got, match) is None:
         return None
     return f"{what}: {shown(unlike)} is missing"
+
+
+def _count_difference(wanted: Sequence[Any], got: Sequence[Any], what: str) -> str:
+    return f"{what}: expected {len(wanted)}, got {len(got)}"
 
 
 def _first_unlike(wanted: Sequence[Text], got: Sequence[Text], match: Callable[[Text, Text], bool]) -> Text | None:
@@ -384,6 +388,8 @@ def _tokens_difference(expected: str, actual: bytes, agree: Agree = _unordered) 
 def _elements_difference(expected: Any, actual: Any, agree: Agree = _unordered) -> str | None:
     if not (isinstance(expected, list) and isinstance(actual, list)):
         return value_difference(expected, actual)
+    if agree is _unordered and len(expected) != len(actual):  # before a long list becomes texts
+        return _count_difference(expected, actual, "elements")
 
     def texts(values: list[Any]) -> list[str]:
         return [json.dumps(value, sort_keys=True, default="integer {}".format) for value in values]

@@ -118,28 +118,28 @@ def load_problems(
     max_tests: int = -1,
     rows: RowReader = CODE_ROWS,
     dates: Dates | None = None,
-    keep: Callable[[Problem], Problem] | None = None,
+    transform: Callable[[Problem], Problem] | None = None,
 ) -> LoadResult:
     """The problems of `source`: raw rows normalised, or already normalised ones (a pool) as they are.
 
     `role` is the side of a data set to read, `rows` its row format; `limit` counts rows read (-1: all); each
     problem is cut to `max_tests` (see `trim_tests`). A row with an earlier row's identity is dropped. Rows outside
-    `dates` are skipped. `keep` replaces each problem as soon as it is read, as `SpilledTests.keep` does.
+    `dates` are skipped. `transform` replaces each problem as soon as it is read, as `SpilledTests.keep` does.
     Raises DataError if the source cannot be read, or with `dates` if a row has no date.
     """
-    return problems_in(load_rows(source, splits, role=role, limit=limit), rows, dates, keep, max_tests)
+    return problems_in(load_rows(source, splits, role=role, limit=limit), rows, dates, transform, max_tests)
 
 
 def problems_in(
     raw_rows: Iterable[RawRow],
     rows: RowReader,
     dates: Dates | None,
-    keep: Callable[[Problem], Problem] | None,
+    transform: Callable[[Problem], Problem] | None,
     max_tests: int = -1,
 ) -> LoadResult:
     """Parses raw rows into problems, and drops rows that give none, or repeat the id of an earlier one. `rows` says how
-    to parse a row, `dates` which rows count by their date (None: all), `keep` what becomes of a problem that stays
-    (to move its tests to disk, say), and `max_tests` how many tests it keeps (-1: all)."""
+    to parse a row, `dates` which rows count by their date (None: all), `transform` what becomes of a problem that
+    stays (to move its tests to disk, say), and `max_tests` how many tests it keeps (-1: all)."""
     problems: dict[str, Problem] = {}
     drops: list[Drop] = []
     read = 0
@@ -155,7 +155,7 @@ def problems_in(
             continue
         # Records are looked up by problem id, so two problems cannot share one: the first row keeps it.
         if (first := problems.get(problem.problem_id)) is None:
-            problems[problem.problem_id] = problem if keep is None else keep(problem)
+            problems[problem.problem_id] = problem if transform is None else transform(problem)
             continue
         # A row that repeats a problem is harmless; one that has an earlier row's id with other tests is a mistake of
         # the data set. Tests alone tell these apart: statements, comparators and checkers may be worded differently.
@@ -219,22 +219,22 @@ class EvaluationSide:
         splits: list[str] | None = None,
         rows: RowReader = CODE_ROWS,
         dates: Dates | None = None,
-        keep: Callable[[Problem], Problem] | None = None,
+        transform: Callable[[Problem], Problem] | None = None,
     ) -> LoadResult:
         """Load the problems of the evaluation side; arguments and errors are those of `load_problems`. They are the
         source's test data, or, with a `share`, the share of its train data that is held out. The result then leaves out
         the train problems, and counts as dropped only rows that gave no problem."""
         share = self.share
         if share is None:
-            return load_problems(self.source, splits, role="test", rows=rows, dates=dates, keep=keep)
+            return load_problems(self.source, splits, role="test", rows=rows, dates=dates, transform=transform)
 
-        def keep_held_out(problem: Problem) -> Problem:
+        def transform_held_out(problem: Problem) -> Problem:
             # Train problems are left out below, so their tests are freed at once.
             if not is_held_out(problem.problem_id, share):
                 return replace(problem, tests=(), solutions=(), wrong_solutions=())
-            return problem if keep is None else keep(problem)
+            return problem if transform is None else transform(problem)
 
-        loaded = load_problems(self.source, splits, role="train", rows=rows, dates=dates, keep=keep_held_out)
+        loaded = load_problems(self.source, splits, role="train", rows=rows, dates=dates, transform=transform_held_out)
         problems = [problem for problem in loaded.problems if is_held_out(problem.problem_id, share)]
         # A row without a problem has no id to decide its side. It is counted, so that `unusable` reports it.
         dropped = loaded.dropped.filter(pl.col("problem_id").is_null())

@@ -32,7 +32,7 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.rollouts import turns
 from coderl_tasks.rollouts.turns import Record
-from coderl_tasks.services import Services
+from coderl_tasks.services import DEFAULT_SANDBOX_CONCURRENCY, Services
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, TrainSettings
 
 Purpose = Literal["train", "profile", "evaluate"]
@@ -69,9 +69,11 @@ class RolloutEngine:
     settings: RolloutSettings
     environment: Environment = CODE  # makes the prompts and the rewards
     budget: Budget = field(default_factory=Budget)  # is asked before each group
+    graded_at_once: int = DEFAULT_SANDBOX_CONCURRENCY  # groups: one per program that the sandbox runs at a time
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.settings.concurrency)
+        self._grading = asyncio.Semaphore(self.graded_at_once)
 
     @cached_property
     def _stop(self) -> Sequence[int] | Sequence[str]:
@@ -108,8 +110,8 @@ class RolloutEngine:
         record: Record | None = None,
     ) -> pl.DataFrame:
         """Samples a group of `problem` (SAMPLED_SCHEMA), all turns of its completions. `record` is called with the
-        group once it is sampled and, with several turns, again after the replies and after each further answer. If the
-        prompt leaves no room, its completions are empty and truncated. Raises as `sample_group` does, and
+        group once it is sampled and, with several turns, again after the replies and after the answers of each turn. If
+        the prompt leaves no room, its completions are empty and truncated. Raises as `sample_group` does, and
         BudgetReachedError if the request could pass the cap on tokens or cost."""
         decode = partial(self.environment.text, renderer=self.renderer)
         if request.max_tokens < 1:
@@ -162,9 +164,11 @@ class RolloutEngine:
             if is_wanted and fault is None
         ]
         earlier_answers = [] if is_training else turns.earlier_texts(sampled)
-        # For this group alone: a problem's tests can be 200 MB, and stay in the pool's file.
-        problem = await asyncio.to_thread(problem.whole)
-        scores = await self.environment.score(self.judge, problem, [*last_answers, *earlier_answers])
+        # A problem's tests can be 200 MB, and stay in the pool's file until it is the group's turn. Fewer groups at a
+        # time would leave the sandbox idle: of some only one program is left to run.
+        async with self._grading:
+            whole = await asyncio.to_thread(problem.whole)
+            scores = await self.environment.score(self.judge, whole, [*last_answers, *earlier_answers])
         scores_of_last, scores_of_earlier = iter(scores[: len(last_answers)]), scores[len(last_answers) :]
         scored: list[ScoredCompletion | None] = []  # by completion; None: left out
         for is_wanted, fault in zip(wanted, faults, strict=True):
@@ -322,7 +326,8 @@ class Session:
         values = {name: getattr(settings, name) for name in ("temperature", "max_tokens", "seed")}
         values |= {"context": self.context, "concurrency": settings.sample_concurrency, **others}
         sampled, environment = RolloutSettings(purpose, policy, **values), environment or self.environment
-        return RolloutEngine(self.judge, self.renderer, sampled, environment=environment, budget=self.budget)
+        at_once = self._services.sandbox_concurrency
+        return RolloutEngine(self.judge, self.renderer, sampled, environment, self.budget, graded_at_once=at_once)
 
     async def rest(self) -> tinker.RestClient:
         """A client of what the Tinker service has stored, which needs no session."""

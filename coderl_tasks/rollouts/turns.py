@@ -3,7 +3,8 @@
 1. A group's completions are in step: all that go on are replied to, then all of them answer again. Equal programs are
    run once.
 2. An answer is recorded before the environment is asked about it, and a reply before the policy is asked on: what a
-   program prints may depend on when it runs, so a killed run does not make a reply twice.
+   program prints may depend on when it runs, so a killed run does not make a reply twice. The answers of a turn are
+   recorded together, once all have come: to rewrite the group's file after each took minutes per step.
 3. An answer's seed depends on the run, the group, the completion and the turn alone.
 4. An outage, or a checker that fails, is no reply. The completion ends there and is left out of its group, unless a
    retry of the phase finds the sandbox up again, or the checker mended.
@@ -103,9 +104,8 @@ async def further_turns(
 ) -> pl.DataFrame:
     """Takes the completions of a group through all their turns: the environment replies to the model's answers, then
     the model answers again, until no completion goes on. `group` is what is recorded of it so far; `record` is called
-    with the whole group after the replies and after each answer. Raises as `sample_group` does."""
+    with the whole group after the replies and after the answers of each turn. Raises as `sample_group` does."""
     rows = group.to_dicts()
-    problem = await asyncio.to_thread(problem.whole)  # its tests may have to be read from a file
 
     def record_group() -> None:
         if record is not None:
@@ -113,7 +113,6 @@ async def further_turns(
 
     async def answer(row: Row) -> None:
         await _add_answer(engine, sampler, row, temperature)
-        record_group()
 
     retry_faults = True  # only the first time: what meets a fault now stays without a reply
     while True:
@@ -124,7 +123,10 @@ async def further_turns(
         to_answer = [row for row in rows if _awaits_answer(row)]
         if not to_answer:
             return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
-        await sampling.try_all(answer, to_answer, what="answers")
+        try:
+            await sampling.try_all(answer, to_answer, what="answers")
+        finally:
+            record_group()  # also if some of them failed, or the run is stopped: the others are paid for
 
 
 def _unsampled_turn(text: str, tokens: Sequence[int], kept: int, *, is_split: bool = False) -> Row:
@@ -148,12 +150,14 @@ def _awaits_reply(engine: "RolloutEngine", row: Row, *, retry_faults: bool) -> b
 
 async def _add_replies(engine: "RolloutEngine", problem: Problem, rows: Sequence[Row]) -> None:
     """Asks the environment for its replies to the last answers of `rows`, and adds the turns that these begin."""
+    # For this call alone: tests can be large, and the next answers may take minutes. A tool is called without them.
+    whole = problem if engine.environment.turns.tool_calls else await asyncio.to_thread(problem.whole)
     by_turn_number: dict[int, list[Row]] = {}
     for row in rows:
         by_turn_number.setdefault(len(row["turns"]) - 1, []).append(row)
     for turn_number, asked in by_turn_number.items():
         answers = [row["turns"][-1]["text"] for row in asked]
-        replies = await engine.environment.replies(engine.judge, problem, answers, turn_number)
+        replies = await engine.environment.replies(engine.judge, whole, answers, turn_number)
         for row, reply in zip(asked, replies, strict=True):
             row["turns"][-1]["check"] = str(reply.check)
             if reply.text is not None:  # else the completion ends with the answer

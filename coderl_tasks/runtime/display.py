@@ -8,6 +8,8 @@ import asyncio
 import logging
 import re
 import shlex
+import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from contextvars import Context, ContextVar, copy_context
@@ -299,6 +301,26 @@ def saying_what_next(display: Display, command: str, stopped: Callable[[], str] 
         raise
     finally:
         _is_subflow.reset(token)
+
+
+@asynccontextmanager
+async def interruptible() -> AsyncIterator[None]:
+    """Lets Ctrl-C end a block that awaits nothing: asyncio's handler only cancels, which takes effect at an await."""
+    handler = signal.getsignal(signal.SIGINT)
+    # Only the main thread can set handlers, and a process that ignores Ctrl-C goes on to ignore it.
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which raises KeyboardInterrupt
+        yield
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, handler)
+        signal.raise_signal(signal.SIGINT)  # as if Ctrl-C came at this await: all ends as elsewhere
+        await asyncio.sleep(1)
+        raise  # with a handler that does not cancel
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 class _Outbox:

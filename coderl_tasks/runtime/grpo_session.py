@@ -31,10 +31,13 @@ from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.atomic import write_bytes, write_parquet
 from coderl_tasks.journal.checkpoints import read_checkpoints
+from coderl_tasks.journal.ledger import add_lost, frame_tokens
+from coderl_tasks.journal.recorded_json import recorded_config
 from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.run_names import run_path
 from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.planning.flow_plans import plan_training, run_config, start_note
-from coderl_tasks.policy.sampling import completion_budget, sample_group
+from coderl_tasks.policy.sampling import GroupRequest, completion_budget, group_frame
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.loading import RowReader
 from coderl_tasks.problems.problem import Problem, RowDropped, problems_frame
@@ -47,6 +50,7 @@ from coderl_tasks.training.run import TrainingRun, open_run
 from coderl_tasks.training.step import checkpoint, run_step, sample, score, update
 
 logger = logging.getLogger(__name__)
+NO_EVALUATIONS = {"eval.every": -1}
 T = TypeVar("T")
 Row = Mapping[str, Any]
 Say = Callable[[str], object]
@@ -74,8 +78,10 @@ def init_grpo(
         row_reader = environment_of(parse_settings(TrainSettings, given)).rows  # makes a problem of a raw row
         given["pool"] = _write_pool_file(problems, row_reader)
     parsed = parse_settings(TrainSettings, given)
-    # every=-1: no evaluations, unless the caller has asked for them.
-    return GrpoSession(parsed if "eval.every" in parsed.given else parsed.with_changes(**{"eval.every": -1}), say)
+    is_resumed = parsed.log_path is not None and recorded_config(run_path(parsed.log_path)) is not None
+    # every=-1: no evaluations, unless the caller has asked for them. A run that goes on keeps its own setting.
+    given_or_resumed = "eval.every" in parsed.given or is_resumed
+    return GrpoSession(parsed if given_or_resumed else parsed.with_changes(**NO_EVALUATIONS), say)
 
 
 def _with_reward_file(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +200,8 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
                     self._say(f"run directory: {directory.path} ({start_note(directory)})")
                     if settings.size_warning:
                         self._say(settings.size_warning)
-                    await self._keep_open(settings, directory)
+                    # Recorded is what `coderl train` evaluates; a session never does, and needs no data for it.
+                    await self._keep_open(settings.with_changes(**NO_EVALUATIONS), directory)
             except BaseException as error:
                 if self._opened.cancelled():  # the constructor, which was interrupted, raises that
                     return
@@ -312,7 +319,7 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
     ) -> list[list[str]]:
         """Samples `num_samples` completions per prompt from the current policy. A prompt is the id of a problem of the
         pool, a problem's row, or any other text, which becomes a user message. Returns their texts, a list per prompt.
-        Nothing is recorded."""
+        Only their tokens are recorded: they count for the caps of the run. Raises BudgetReachedError at a cap."""
         if isinstance(prompts, str | Mapping):
             raise ConfigError("prompts is a list: write sample([prompt])")
         limit = self._run.settings.max_tokens if max_tokens is None else max_tokens  # None: as in training
@@ -368,7 +375,7 @@ async def _sample_texts(
     run: TrainingRun, prompts: list[list[int]], num_samples: int, temperature: float, limit: int
 ) -> list[list[str]]:
     """Returns the texts of `num_samples` completions of at most `limit` tokens per prompt (token ids), sampled from the
-    newest policy. Raises ConfigError for a prompt that fills the context."""
+    newest policy. Raises ConfigError for a prompt that fills the context, BudgetReachedError at a cap of the run."""
     sampler = await run.learner.sampling_client(run.directory.next_step)
     renderer, environment = run.session.renderer, run.session.environment
     texts: list[list[str]] = []
@@ -376,14 +383,12 @@ async def _sample_texts(
         budget = completion_budget(len(prompt), limit, run.session.context)
         if not budget:
             raise ConfigError(f"a prompt of {len(prompt)} tokens leaves no room in the context")
-        completions = await sample_group(
-            sampler,
-            prompt,
-            num_samples=num_samples,
-            max_tokens=budget,
-            temperature=temperature,
-            seed=seed_for(run.settings.seed, "train", run.directory.next_step, number, "sample"),
-            stop=environment.stop(renderer),
-        )
-        texts.append([environment.text(completion.tokens, renderer) for completion in completions])
+        seed = seed_for(run.settings.seed, "train", run.directory.next_step, number, "sample")
+        request = GroupRequest(number, "", "", prompt, num_samples, budget, seed, temperature)
+        async with run.engine.sampled_within_budget(sampler, request) as (completions, charge):
+            group = group_frame(request, completions, decode=partial(environment.text, renderer=renderer))
+            charge(group, None)
+        # Beside the step that the policy comes from: a resume counts these tokens too.
+        add_lost(run.directory.step(max(0, run.directory.last_committed_step)).folder, frame_tokens(group))
+        texts.append(group["completion"].to_list())
     return texts

@@ -241,7 +241,8 @@ class _FirstSeen(dict[object, tuple[object, float]]):
 @dataclass
 class LostRuns:
     """Ends flow runs of the pool that nobody works on any more, and begins them again. `own_workers` are the names of
-    this process's workers, the last one's last; `ended_workers` says what became of those that have ended."""
+    this process's workers in the order of their starts: at most the last one lives, as each was started once the one
+    before it had ended. `ended_workers` says what became of those that have ended."""
 
     own_workers: list[str] = field(default_factory=list)
     ended_workers: dict[str, str] = field(default_factory=dict)
@@ -336,17 +337,20 @@ class LostRuns:
     ) -> dict[str, str]:
         """Returns what became of each lost worker, by name: of all that ended in this process, and of those `at_work`
         (named by flow runs) that have sent no heartbeat for longer than `allowed_s` and this process's wait for others.
-        `silent_s` has the seconds since the last heartbeat of each worker that the pool lists."""
+        `silent_s` has the seconds since the last heartbeat of each worker that the pool lists. Sets `_alive`, how many
+        of these live, which is published."""
         is_alive = {name: silent_s[name] <= allowed_s[name] or name in self.own_workers for name in silent_s}
         alive = sorted(name for name in silent_s if is_alive[name] and name not in self.ended_workers)
         self._alive = len(alive)
         # Each process with a worker checks the pool, but one should act: that of the first live worker does so at once,
         # that of the second SETTLED_S later, if it is still needed. A process without a worker comes last.
+        # Of its own workers only the last one can live.
         has_live_worker = bool(self.own_workers) and self.own_workers[-1] in alive
         processes_before = alive.index(self.own_workers[-1]) if has_live_worker else len(alive)
         lost = dict(self.ended_workers)
         for name in at_work - {*alive, *lost}:
-            # One that the pool does not list counts as silent from the first check that did not find it.
+            # One that the pool does not list counts as silent from the first check that did not find it: until it is
+            # listed, the time of its last heartbeat stays None.
             since_s = silent_s[name] if name in silent_s else self._last_heartbeats.unchanged_for_s(name, None)
             allowed = allowed_s.get(name, MISSED_HEARTBEATS * DEFAULT_HEARTBEAT_S)
             if since_s > allowed + SETTLED_S * processes_before:

@@ -74,7 +74,8 @@ async def prepare(
         sampled = await sample(run, step)  # as recorded: nothing is sampled again
         scored = await score(run, step, sampled)
         commit = run.directory.step(step).read_commit()
-        committed, rescored = commit.metrics if commit is not None else {}, rollout_metrics(scored.rollouts)
+        committed = commit.metrics if commit is not None else {}
+        rescored = rollout_metrics(scored.rollouts, run.settings)
         differing = [
             f"{name} {committed.get(name)} -> {rescored[name]}"
             for name in COMPARED

@@ -372,7 +372,7 @@ def frozen_test_orders(directory: RunDirectory, problems: Sequence[Problem], poo
 def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: Path) -> list[Problem]:
     """The test problems, their tests in a file of this process in `folder`; ConfigError if there are none."""
     side = evaluation_side(settings)
-    loaded = side.load(rows=environment_of(settings).rows, keep=SpilledTests(folder).keep)
+    loaded = side.load(rows=environment_of(settings).rows, transform=SpilledTests(folder).keep)
     if not loaded.problems:
         raise ConfigError(
             f"there is nothing to evaluate on in {side}: {loaded.unusable or 'no rows'}; name another "

@@ -402,9 +402,7 @@ def step_metrics(
     """Returns the step's row of metrics.jsonl, by column. `result` is what its update did, `begun` (time.monotonic)
     when the run began to wait for it, `seconds` what sample, score, base, train and save took in this process."""
     settings = run.settings
-    # With these settings the groups from this index on are sampled in place of groups without a signal.
-    planned_groups = settings.problems_per_step if settings.refill > 1 or settings.first_completions else None
-    of_rollouts = rollout_metrics(scored, planned_groups, epochs=settings.epochs_per_rollout_batch)
+    of_rollouts = rollout_metrics(scored, settings)
     # Read the clock after the metrics of rollouts are computed: this time is part of the step.
     spent = {"sample": 0.0, "score": 0.0} | seconds | {"step": time.monotonic() - begun}
     forecast = None

@@ -13,6 +13,7 @@ import math
 import os
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -30,19 +31,37 @@ def set_command_line(title: bytes) -> None:
 
 
 def descendants() -> list[int]:
-    """The pids below this process, by the parents named in /proc."""
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
-                parent = int(file.read().rpartition(b")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry))
-    found, queue = [], [os.getpid()]
+    """The pids below this process, by the children or, on a kernel that lists none, the parents named in /proc."""
+    own = os.getpid()
+    # A scan of all processes of a large host, for each slot, takes a good part of a core.
+    children_of = _children if os.path.exists(f"/proc/{own}/task/{own}/children") else _scanned_children()
+    found, queue = [], [own]
     while queue:
-        below = children.get(queue.pop(), [])
+        below = children_of(queue.pop())
         found += below
         queue += below
     return found
+
+
+def _children(pid: int) -> set[int]:
+    """The children that each thread of `pid` has; none if it is gone. One that is orphaned meanwhile can be missed: it
+    is then found below whoever adopts it, the next time."""
+    children: set[int] = set()  # a thread that ends leaves its children to another one, which would name them again
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                children.update(map(int, file.read().split()))
+    return children
+
+
+def _scanned_children() -> Callable[[int], set[int]]:
+    """As `_children`, by the parents of all processes of the host."""
+    children: defaultdict[int, set[int]] = defaultdict(set)
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
+                children[int(file.read().rpartition(b")")[2].split()[1])].add(int(entry))
+    return children.__getitem__
 
 
 def kill_all() -> None:

@@ -5,7 +5,7 @@ import asyncio
 from aiohttp import web
 from tinker import types
 
-from local_servers.tinker.engine_types import SampleSpec
+from local_servers.tinker.engine_types import SampleResult, SampleSpec
 from local_servers.tinker.promises import PROTOBUF, Answer, Promise, content_of, failure, settle
 from local_servers.tinker.refusal import BadRequest, Refusal
 from local_servers.tinker.state import (
@@ -109,11 +109,15 @@ def _sequence_ids(request_id: str, num_samples: int) -> list[str]:
 
 
 async def _sample(state: ServerState, sampler: Sampler, promise: Promise, spec: SampleSpec, last_n: int | None) -> bool:
+    session = state.sessions[sampler.session_id]
+
+    async def sample() -> SampleResult:
+        # The weights are not held while the client is silent: they are large.
+        return await sampler.host.sample(await state.samplers.weights(sampler), spec)
+
     async def work() -> Answer:
-        weights = await state.samplers.weights(sampler)
-        result = await sampler.host.sample(weights, spec)
-        session = state.sessions.get(sampler.session_id)
-        if spec.record_top_k > 0 and session is not None and session.finished is None:
+        result = await session.while_heard(sample)
+        if spec.record_top_k > 0 and session.finished is None:
             ids = _sequence_ids(promise.request_id, spec.num_samples)
             state.recorded.add(sampler.session_id, spec.prompt, result.sequences, ids)
         return Answer(sample_response(result, last_n), PROTOBUF)

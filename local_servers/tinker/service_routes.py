@@ -132,6 +132,7 @@ async def retrieve_future(request: web.Request) -> web.Response:
     """The answer to a submitted request; 408 while it runs, 410 if this process does not know it."""
     state, body = await read(request, types.FutureRetrieveRequest)
     promise = state.promises.get(body.request_id)
+    state.sessions.hear(body.request_id.split(":")[0])
     answer = await state.promises.wait(promise, LONG_POLL_S)
     if answer is None:
         again = {"type": "try_again", "request_id": body.request_id, "queue_state": "active"}
@@ -150,6 +151,7 @@ async def retrieve_futures(request: web.Request) -> web.Response:
     for request_id in body.retrieved_request_ids:
         state.promises.mark_read(request_id)
     sampler = state.samplers.find(body.target.sampling_session_id)
+    state.sessions.hear(sampler.session_id)
     timeout_s = LONG_POLL_S if body.timeout is None else min(body.timeout, LONG_POLL_S)
     completions, cursor = await sampler.log(body.target.cloned_sampler_id).after(body.prev_cursor, timeout_s)
     return web.json_response({"completions": completions, "cursor": cursor})

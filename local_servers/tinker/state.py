@@ -36,7 +36,10 @@ M = TypeVar("M", bound=pydantic.BaseModel)
 T = TypeVar("T")
 
 SILENCE_S = 1800.0
-"""A session that sends no heartbeat for this long is over; the SDK sends one every 10 s."""
+"""A session that sends nothing for this long is over."""
+QUIET_S = 60.0
+"""A session that sends nothing for this long is not sampled for until it does: its client may have been killed, and a
+resumed run would wait. The SDK sends a heartbeat every 10 s."""
 KEPT_SNAPSHOTS = 16
 KEPT_CHECKPOINTS = 8
 KEPT_WEIGHTS = 1
@@ -57,9 +60,38 @@ class Session:
     project_id: str | None
     created_at: float = field(default_factory=time.time)
     last_heartbeat: float = field(default_factory=time.monotonic)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)  # set by each sign of life
     finished: dict[str, object] | None = None
     training_run_ids: list[str] = field(default_factory=list)
     sampler_ids: list[str] = field(default_factory=list)
+
+    def hear(self) -> None:
+        """Note a sign of life of the client."""
+        # Any request counts: a heartbeat may be late where the client's machine is busy.
+        self.last_heartbeat = time.monotonic()
+        self.heard.set()
+
+    async def while_heard(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of `work`. It is cancelled when nothing was heard of the client for `QUIET_S`, and begun anew at
+        the next sign of life: `work` must give the same each time."""
+        patience_s = QUIET_S
+        while True:
+            task, is_silent = asyncio.create_task(work()), False
+            try:
+                while True:
+                    left_s = self.last_heartbeat + patience_s - time.monotonic()
+                    if left_s <= 0 and is_silent:
+                        break
+                    # Once more, shortly: if this process stood still, what the client sent meanwhile is read first.
+                    is_silent = left_s <= 0
+                    done, _ = await asyncio.wait([task], timeout=patience_s / 10 if is_silent else left_s)
+                    if done:
+                        return task.result()
+            finally:
+                task.cancel()
+            patience_s *= 2  # work that takes longer than a slow client's pauses must come to an end too
+            self.heard.clear()
+            await self.heard.wait()
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -98,9 +130,13 @@ class SessionRegistry(dict[str, Session]):
         session = self.get(session_id)
         if session is None or session.finished is not None:
             raise gone(f"session {session_id}")
-        # Any request counts: a heartbeat may be late where the client's machine is busy.
-        session.last_heartbeat = time.monotonic()
+        session.hear()
         return session
+
+    def hear(self, session_id: str) -> None:
+        """Note a sign of life of the session's client, if there is such a session."""
+        if (session := self.get(session_id)) is not None:
+            session.hear()
 
     def newest_first(self) -> list[Session]:
         return sorted(self.values(), key=lambda session: -session.created_at)

@@ -89,10 +89,10 @@ async def key_of_right_form(request: web.Request, handler: Handler) -> web.Strea
 async def _housekeeping(state: ServerState) -> None:
     for number in itertools.count():
         for session in state.sessions.silent():
-            logger.warning("session %s sent no heartbeat and is ended", session.session_id)
-            session.finished = {"type": "cancelled", "detail": "no heartbeat"}
+            logger.warning("session %s was silent for too long and is ended", session.session_id)
+            session.finished = {"type": "cancelled", "detail": "silent for too long"}
             # Its models and snapshots hold memory, and a client that was killed says no goodbye.
-            state.end_session(session.session_id, "its client sent no heartbeat")
+            state.end_session(session.session_id, "its client was silent for too long")
         if number % SWEEP_EVERY == 0:
             try:
                 await asyncio.to_thread(state.store.sweep)

@@ -11,7 +11,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from coderl_tasks.errors import CoderlError, ConfigError, DataError
+from coderl_tasks.errors import BudgetReachedError, CoderlError, ConfigError, DataError
+from coderl_tasks.journal.atomic import read_json, write_json
+from coderl_tasks.journal.ledger import read_lost
 from coderl_tasks.journal.run_directory import RunDirectory, metrics_rows
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.paths import PROJECT_ROOT
@@ -215,13 +217,19 @@ def compute_reward(completion: str, ground_truth: str) -> float:
 def test_a_session_takes_a_function_for_the_reward(tmp_path: Path) -> None:
     given: dict[str, Any] = {"problems": QUESTIONS, "log_path": str(tmp_path / "run"), "completions_per_problem": 4}
     lines: list[str] = []
-    with init_grpo("data/nano", preset="nano", reward=compute_reward, say=lines.append, **given) as grpo:
+    nano: dict[str, Any] = {"preset": "nano", "max_tokens_total": 1_000_000}
+    with init_grpo("data/nano", reward=compute_reward, say=lines.append, **nano, **given) as grpo:
         truth = dict(zip(grpo.problem_ids, (row["ground_truth"] for row in QUESTIONS), strict=True))
         grpo.train_grpo_step(grpo.problem_ids)
         with pytest.raises(ConfigError, match="prompts is a list"):
             grpo.sample("Say print.")
         with pytest.raises(ConfigError, match="num_samples=0 max_tokens=128 samples nothing"):
             grpo.sample(["Say print."], num_samples=0)
+        [texts] = grpo.sample(["Say print."], num_samples=2, max_tokens=4)
+        counted = read_lost(tmp_path / "run" / "steps" / "000000")
+        assert len(texts) == 2 and 0 < counted.completion <= 8 and counted.prompt == counted.cached > 0
+        with pytest.raises(BudgetReachedError, match="max_tokens_total=1000000"):
+            grpo.sample(["Say print."], num_samples=10_000)
         with pytest.raises(DataError, match=r"prompts: nothing in ground_truth"):
             grpo.sample([{"prompt": "Say print."}])
         with pytest.raises(ConfigError, match="subset is a list of ids"):
@@ -232,9 +240,14 @@ def test_a_session_takes_a_function_for_the_reward(tmp_path: Path) -> None:
     assert scored.height == 16 and scored["reward"].n_unique() > 1 and scored["reward_error"].null_count() == 16
     for row in scored.iter_rows(named=True):
         assert row["reward"] == compute_reward(row["completion"], truth[row["problem_id"]])
+    # As a run that `coderl train` began has it. The session evaluates nothing, and leaves the setting as it is.
+    config = read_json(tmp_path / "run" / "config.json")
+    assert config["eval"]["every"] == -1
+    write_json(tmp_path / "run" / "config.json", config | {"eval": config["eval"] | {"every": 7}})
     # The same function again is the same reward: no warning that another one counts from here on.
     with init_grpo(reward=compute_reward, say=lines.append, **given) as grpo:
         assert grpo.next_step == 1
+    assert read_json(tmp_path / "run" / "config.json")["eval"]["every"] == 7
     assert "resuming at step 1" in "\n".join(lines) and "changed on resume" not in "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from coderl_tasks.environments.benchmarks import (
     BENCHMARKS,
+    Benchmark,
+    benchmark_ids,
     benchmark_settings,
     benchmark_sources,
     load_benchmarks,
@@ -18,6 +21,7 @@ from coderl_tasks.environments.benchmarks import (
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.problems.loading import Dates
+from coderl_tasks.prompts.renderers import problem_messages
 from coderl_tasks.settings import EvaluateSettings
 from tests.problems.test_benchmark_rows import HUMAN_EVAL_PLUS, PRIVATE, livecodebench, mbpp_plus, private
 
@@ -108,6 +112,20 @@ def test_an_installed_package_is_read_and_not_imported(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     assert [problem.problem_id for problem in load_benchmarks(["humaneval"]).problems] == ["HumanEval/901"]
     assert "human_eval" not in sys.modules
+
+
+def test_the_ids_of_a_benchmark_are_those_of_its_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(kata: Mapping[str, Any]) -> dict[str, Any]:
+        return {"problem_id": kata["kata"], "statement": kata["asked"], "tests": kata["cases"]}
+
+    columns = ("kata", "asked", "cases")
+    monkeypatch.setitem(BENCHMARKS, "kata", Benchmark("", (), columns, problem_messages, {}, 1.0, row=row))
+    kata = {"kata": 7, "asked": "Double the number.", "cases": [{"input": "2", "output": "4"}]}
+    rows = {"humaneval": HUMAN_EVAL, "mbpp": MBPP, "livecodebench": livecodebench(PRIVATE), "kata": kata}
+    named = [f"{name}:{write(tmp_path / f'{name}.jsonl', values)}" for name, values in rows.items()]
+    ids = {problem.problem_id for problem in load_benchmarks(named).problems}
+    assert benchmark_ids(named) == ids and {"HumanEval/901", "901", "7"} < ids and len(ids) == len(rows)
+    assert benchmark_ids([f"kata:{tmp_path / 'mbpp.jsonl'}"]) == set()
 
 
 def releases(folder: Path) -> Path:

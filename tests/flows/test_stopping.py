@@ -21,6 +21,7 @@ from coderl_tasks.errors import TerminatedError
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.policy.update import KL_SAMPLE, kl_to_base
+from coderl_tasks.runtime.display import interruptible
 from tests import warm_start
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import (
@@ -236,6 +237,30 @@ def test_the_same_command_goes_on_with_the_pipeline_that_was_interrupted_and_pay
     assert paid_for == {path: path.stat().st_mtime_ns for path in paid_for}
     assert [folder.name for folder in run.glob("evals/evaluate-*")] == [f"evaluate-{record.name}"]
     assert read_json(record / "summary.json") == {"pool": str(pool), "run": str(run)}
+
+
+def test_ctrl_c_cancels_a_flow_at_once_where_it_awaits_nothing() -> None:
+    steps: list[str] = []
+
+    async def reading() -> None:
+        try:
+            async with interruptible():
+                signal.raise_signal(signal.SIGINT)
+                steps.append("read on")
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)  # cleaning up is not interrupted
+            steps.append("cancelled")
+            raise
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else asyncio sets no handler of its own
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(ended_by_sigterm(reading()))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert steps == ["cancelled"]
 
 
 async def test_sigterm_ends_what_did_not_notice_it() -> None:

@@ -23,12 +23,14 @@ from coderl_tasks.insight.query import query
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.paths import NANO_MODEL, WORDS_DATASET, coderl_home
 from coderl_tasks.planning.flow_plans import plan_evaluation
+from coderl_tasks.runtime import display
 from coderl_tasks.services.supervisor import EmbeddedServer
 from coderl_tasks.settings import EvaluateSettings, parse_settings
 from flows.evaluate import taken_from_the_run
-from flows.train import is_history_due
+from flows.train import ARTIFACT_EVERY, is_history_due, publishing_histories
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import TINY, checkpoint_weights, rollouts, rows, step_rows, wait_for, without_observed
+from tests.insight.recorded_runs import write_run
 from tests.warm_start import Command
 
 STEP_FILES = ["commit.json", "sampled.parquet", "scored.parquet", "trainer_logprobs.parquet"]
@@ -393,3 +395,27 @@ def test_the_history_is_published_early_and_then_ever_more_rarely() -> None:
     assert published_at(20, 40) == [1, 3, 5, 7, 9, 10, 20, 30, 40]
     assert len(published_at(1, 2000)) < 50
     assert max(later - earlier for earlier, later in itertools.pairwise(published_at(60, 2000))) <= 20
+
+
+async def test_a_history_that_cannot_be_drawn_is_warned_of_and_the_next_one_is_published(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    published: list[str] = []
+
+    async def create(markdown: str, key: str) -> None:
+        published.append(markdown)
+
+    monkeypatch.setattr(display, "acreate_markdown_artifact", create)
+    path = write_run(tmp_path / "run", steps=3, test_size=4)
+    metrics, kept = path / "metrics.jsonl", tmp_path / "kept"
+    async with publishing_histories(path, display.Display()) as publish:
+        metrics.rename(kept)
+        metrics.mkdir()
+        await publish(0)
+        metrics.rmdir()
+        kept.rename(metrics)
+        await publish(ARTIFACT_EVERY - 1)
+    await display._outbox.wait_until_sent(60)
+    assert len(published) == 1 and "# Step history: run" in published[0]
+    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 1 and warnings[0].startswith("warning: the step history was not published: ")

@@ -296,6 +296,27 @@ async def test_a_program_that_gets_no_processor_has_no_verdict_after_a_lost_repo
 GOOD = {"ended": "exit", "code": 0, "cpu_s": 0.1, "rss_kb": 1, "answer": "NQ==", "stderr": "", "in_company": False}
 
 
+async def test_a_report_that_a_program_has_forged_blames_no_machine(serve: Serve, embedded_judge: Judge) -> None:
+    forged = base64.b64encode(json.dumps({"tests": [GOOD | {"ended": "starved"}]}).encode()).decode()
+
+    async def forges(_: web.Request) -> web.StreamResponse:
+        ended = {"status": "Finished", "execution_time": 0.1, "return_code": 0, "stdout": "", "stderr": ""}
+        files = {"results.json": forged}
+        return web.json_response({"status": "Success", "message": "", "run_result": ended, "files": files})
+
+    async with SandboxClient([serve(FaultyServer(forges).app())]) as client:
+        assert (await Judge(client).grade(echo_problem(1), ECHO)).verdict is Verdict.TIME_LIMIT
+    # What tells a forged report from the driver's is out of the program's reach.
+    looks = (
+        "import os, re, sys\nseen, frame = '', sys._getframe()\nwhile frame:\n"
+        "    seen, frame = seen + repr(frame.f_locals), frame.f_back\nfor number in range(3, 300):\n"
+        "    try: seen += repr(os.pread(number, 1000, 0))\n    except OSError: pass\n"
+        "print(len(re.findall('[\\x22\\x27][0-9a-f]{16}[\\x22\\x27]', seen)), 'inputs' in seen)"
+    )
+    grade = await embedded_judge.grade(stdin_problem(("", "0 True\n")), looks)
+    assert grade.passed, grade.output
+
+
 def result(report: Any) -> RunResult:
     data = report if isinstance(report, bytes) else json.dumps(report).encode()
     return RunResult("Finished", 0, "", "", {"results.json": data}, "")

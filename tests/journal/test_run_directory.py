@@ -347,7 +347,7 @@ def test_a_run_had_the_default_of_a_setting_that_is_newer() -> None:
     older = settings | {"loss": {key: value for key, value in settings["loss"].items() if key != "beta"}}
     assert check_resume(older, settings) == []
     del older["holdback"]
-    with pytest.raises(ConfigError, match=r"holdback: not set -> 0\.1"):
+    with pytest.raises(ConfigError, match=r"holdback: 0\.0 \(default\) -> 0\.1"):
         check_resume(older, settings | {"holdback": 0.1})
 
 

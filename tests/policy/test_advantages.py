@@ -63,6 +63,8 @@ def test_estimators_agree_in_direction_and_differ_in_scale(counts: list[int]) ->
         found = estimator(name, 0)(rewards)
         assert found == pytest.approx([scale * deviation for deviation in centred], rel=1e-9, abs=1e-9)
     assert max(estimator("maxrl", 0)(rewards)) <= len(rewards) - 1 + 1e-9
+    for name in ESTIMATORS:
+        assert mean(map(abs, estimator(name, 0)(rewards))) <= 2, "a warning sign judges losses by it"
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

@@ -26,6 +26,7 @@ from coderl_tasks.policy.sampling import (
 )
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.policy.update import build_datums, trained_rollouts
+from coderl_tasks.settings import TrainSettings
 
 LETTERS = {
     "P": Verdict.PASSED,
@@ -301,6 +302,17 @@ def test_entropy_lengths_and_spread_by_hand() -> None:
     assert metrics["entropy"] == pytest.approx(100 / sum(lengths))
     assert metrics["advantage_std"] == pytest.approx(0.5)
     assert metrics["time_limit_rate"] == pytest.approx(0.1)
+
+
+def test_metrics_know_the_settings() -> None:
+    frame, sizes = step_frame("PWFI", "PPPP", "PW"), {"group_size": 2, "batch_size": 8}
+    plain, twice, refilled, begun = (
+        rollout_metrics(frame, TrainSettings.model_validate(sizes | settings))
+        for settings in ({}, {"epochs_per_rollout_batch": 2, "loss_fn": "ppo"}, {"refill": 2}, {"first_completions": 2})
+    )
+    assert plain == rollout_metrics(frame) and plain["groups_refilled"] is None
+    assert twice == plain | {"tokens_training": 2 * plain["tokens_training"]} != plain
+    assert refilled == begun == plain | {"groups_refilled": 1}
 
 
 def test_metrics_of_nothing_are_none() -> None:

@@ -101,6 +101,12 @@ def test_a_value_is_right_or_not(name: str, expected: Any, actual: Any, right: b
     assert comparator(name).value(wanted, wanted) is None
 
 
+def test_a_value_of_another_length_is_not_written_as_text() -> None:
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)  # which has no text
+    assert comparator("lines_any_order").value([1], [cyclic, 1]) == "elements: expected 1, got 2"
+
+
 def test_numbers_too_large_for_a_float_are_not_close() -> None:
     assert not comparator("float").accepts("call", "1" * 5000, "2" * 5000)
 

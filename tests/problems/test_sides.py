@@ -37,7 +37,7 @@ def test_the_evaluation_side_is_the_share_the_other_data_set_or_the_test_splits(
     loaded = share.load()
     assert 20 < len(loaded.problems) < 60
     assert all(len(problem.tests) == 5 for problem in loaded.problems)
-    spilled = share.load(keep=SpilledTests(tmp_path).keep).problems
+    spilled = share.load(transform=SpilledTests(tmp_path).keep).problems
     assert all(isinstance(problem.tests, StoredTests) for problem in spilled)
     assert [problem.whole() for problem in spilled] == loaded.problems
     assert all(is_held_out(problem.problem_id, 0.2) for problem in loaded.problems)

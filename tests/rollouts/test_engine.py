@@ -2,23 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import polars as pl
 import pytest
 import tinker
 
+from coderl_tasks.environments.environment import CodeEnvironment
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.grading.scoring import ScoredCompletion, Verdict
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import GroupRequest, try_all
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.problems.problem import Problem
+from coderl_tasks.problems.problem import Problem, SpilledTests, Test
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings, Session
-from coderl_tasks.rollouts.turns import Record
+from coderl_tasks.rollouts.turns import Record, not_graded
 from coderl_tasks.services import Services
 
 PROBLEM = Problem("p", "taco", "", "", "stdin", "", (), 0, 0, None, (), 0)
@@ -26,7 +30,7 @@ PROBLEM = Problem("p", "taco", "", "", "stdin", "", (), 0, 0, None, (), 0)
 
 
 def group(index: int, step: int = 0, completions: int = 1) -> pl.DataFrame:
-    row = {"step": step, "group_index": index, "completion": "text"}
+    row = {"step": step, "group_index": index, "completion": "text", "logprobs": [-1.0]}
     return pl.DataFrame([row | {"sample_index": place} for place in range(completions)], schema=SAMPLED_SCHEMA)
 
 
@@ -117,6 +121,32 @@ def engine() -> RolloutEngine:
     renderer = get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
     settings = RolloutSettings("train", NANO_MODEL, 1.0, 12, 512, seed=0, concurrency=2)
     return RolloutEngine(Judge(SandboxClient(["http://127.0.0.1:9"])), renderer, settings)
+
+
+async def test_tests_are_read_when_it_is_the_turn_of_a_group_to_be_graded(
+    engine: RolloutEngine, tmp_path: Path
+) -> None:
+    n_read = n_scored = most = 0
+
+    class Counting(SpilledTests):
+        def tests(self, start: int, size: int, problem_id: str) -> tuple[Test, ...]:
+            nonlocal n_read
+            n_read += 1
+            return super().tests(start, size, problem_id)
+
+    class Slow(CodeEnvironment):
+        async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
+            nonlocal n_scored, most
+            most = max(most, n_read - n_scored)
+            await asyncio.sleep(0.01)
+            n_scored += 1
+            return [not_graded(Verdict.INFRA_ERROR, problem) for _ in texts]
+
+    stored = Counting(tmp_path).keep(replace(PROBLEM, tests=(Test("", ""),)))
+    engine = replace(engine, environment=Slow(), graded_at_once=2)
+    graded = await asyncio.gather(*(engine.grade(stored, group(index)) for index in range(6)))
+    assert [each["verdict"].to_list() for each in graded] == [["infra_error"]] * 6
+    assert n_read == 6 and most <= 2
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """Completions in several turns, of nano on a real server, with a real sandbox."""
 
+import gc
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import polars as pl
@@ -21,7 +23,7 @@ from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import Completion, group_frame
 from coderl_tasks.policy.update import sequences
 from coderl_tasks.problems import load_problems
-from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.problems.problem import Problem, SpilledTests, Test
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.prompts.renderers import Message, Renderer
 from coderl_tasks.rollouts.engine import Purpose, RolloutEngine, RolloutSettings
@@ -109,7 +111,7 @@ async def test_a_completion_goes_on_from_whatever_is_recorded_of_it(
 ) -> None:
     environment = Doubting(turns=Turns(3))
     group, recorded = await sampled(engine_of(judge, environment), sampler)
-    assert len(recorded) > 6
+    assert len(recorded) == 5, "the group, then per turn its replies and its answers, however many these are"
     again = engine_of(judge, environment)
     for before in recorded[:-1]:
         assert is_unfinished(again, before)
@@ -119,17 +121,60 @@ async def test_a_completion_goes_on_from_whatever_is_recorded_of_it(
 
 
 async def test_nothing_recorded_is_sampled_or_asked_again(sampler: tinker.SamplingClient, judge: Judge) -> None:
-    _, recorded = await sampled(engine_of(judge, Doubting(turns=Turns(2))), sampler)
-
     class Silent(Doubting):
         async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
             raise AssertionError("all replies are recorded")
 
-    missing = [row for row in recorded[-2].to_dicts() if row["turns"][-1]["stop_reason"] is None]
+    class Failing:
+        """Fails for the second of the answers that follow the group's first ones."""
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        async def sample(self, **request: Any) -> tinker.SampleResponse:
+            self.asked += 1
+            if self.asked == 3:
+                raise InfraError("gone")
+            return await sampler.sample(**request)
+
+    whole, _ = await sampled(engine_of(judge, Doubting(turns=Turns(2))), sampler)
+    recorded: list[pl.DataFrame] = []
+    engine = engine_of(judge, Doubting(turns=Turns(2)))
+    with pytest.raises(InfraError, match="1 of 4 answers failed"):
+        request = engine.request(PROBLEM, 0, 4, seed=5, step=0)
+        await engine.sample(cast("tinker.SamplingClient", Failing()), PROBLEM, request, recorded.append)
+    missing = [row for row in recorded[-1].to_dicts() if row["turns"][-1]["stop_reason"] is None]
     assert len(missing) == 1
     added: list[pl.DataFrame] = []
-    await further_turns(engine_of(judge, Silent(turns=Turns(2))), sampler, PROBLEM, recorded[-2], 1.0, added.append)
-    assert len(added) == 1 and added[0].equals(recorded[-1])
+    await further_turns(engine_of(judge, Silent(turns=Turns(2))), sampler, PROBLEM, recorded[-1], 1.0, added.append)
+    assert len(added) == 1 and added[0].equals(whole)
+
+
+async def test_tests_are_in_memory_only_while_replies_are_made(tmp_path: Path) -> None:
+    def held() -> int:
+        problems = [each for each in gc.get_objects() if type(each) is Problem and each.problem_id == "stored"]
+        return sum(isinstance(problem.tests, tuple) for problem in problems)
+
+    held_during: list[int] = []
+
+    class Watching(Doubting):
+        async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
+            held_during.append(held())
+            return [Reply(Verdict.WRONG_ANSWER, SAID)] * len(texts)
+
+    class Sampler:
+        async def sample(self, **request: Any) -> tinker.SampleResponse:
+            held_during.append(held())
+            answer = tinker.SampledSequence(
+                stop_reason="stop", sequence_id="s", _tokens_list=[1], _logprobs_list=[-1.0]
+            )
+            return tinker.SampleResponse(sequences=[answer])
+
+    problem = SpilledTests(tmp_path).keep(replace(PROBLEM, problem_id="stored"))
+    engine = engine_of(Judge(SandboxClient(["http://127.0.0.1:9"])), Watching(turns=Turns(2)))
+    request = engine.request(problem, 0, 1, seed=5, step=0)
+    await engine.sample(cast("tinker.SamplingClient", Sampler()), problem, request)
+    assert held_during == [0, 1, 0]
 
 
 async def test_limits_of_a_turn_and_of_a_completion(sampler: tinker.SamplingClient, judge: Judge) -> None:

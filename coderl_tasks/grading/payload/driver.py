@@ -102,7 +102,7 @@ INTERRUPTED = -_signal.SIGINT
 VALUE_DESCRIPTOR = 3
 SOLUTION = "solution.py"
 STREAMS = ("stdin", "stdout", "stderr")
-OWN_STDERR = 250
+OWN_STDERR, ID_FILE = 250, 251
 BATCH = 16  # tests laid out before the first of them is forked; their descriptors end below OWN_STDERR
 STDERR_TAIL = 400
 MOST_SHARED_TESTS = 64  # tests of one process at most; a descriptor each, below OWN_STDERR
@@ -189,17 +189,18 @@ def main() -> None:
     with open("tests.json", "rb") as file:
         request = json.load(file)
     prepare_process(request["memory_bytes"])
-    group, report_id = request.get("group"), request.get("id")
+    group = request.get("group")
     report: Record = {"tests": [], "python": "{}.{}.{}".format(*sys.version_info)}
     deadline = started + request["run_timeout_s"] - DEADLINE_MARGIN_S  # which leaves time to write the report
     # All files go before any program runs, which would read them or put others in their place.
+    os.unlink("tests.json")
+    # A program that finds the id could forge a report, another program's too. It is read again after all of them.
+    id_file = anonymous_file(json.dumps(request.pop("id", None)).encode())
+    os.dup2(id_file, ID_FILE, inheritable=False)
+    os.close(id_file)
     if group is not None:
-        # A program that finds the id could forge another's result. It is read again after them.
-        del request["id"], report_id
-        request_file = open_and_unlink("tests.json", FIRST_KEPT + len(group))
         sources = [open_and_unlink(f"{number}-{SOLUTION}", FIRST_KEPT + number) for number in range(len(group))]
     else:
-        os.unlink("tests.json")
         with open(SOLUTION, "rb") as file:
             source = file.read()
         os.unlink(SOLUTION)
@@ -213,7 +214,7 @@ def main() -> None:
             report["tests"] = run_tests(request, source, code, deadline)
     finally:
         os.dup2(OWN_STDERR, 2)
-    report["id"] = report_id if group is None else json.loads(contents(request_file)).get("id")
+    report["id"] = json.loads(contents(ID_FILE))
     write_report(json.dumps(report).encode())
 
 

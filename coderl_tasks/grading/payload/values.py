@@ -21,6 +21,7 @@ import sys
 import time
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 Json = Any
@@ -372,7 +373,7 @@ class Decoding:
             case ["type", name] if isinstance(getattr(builtins, name), type):
                 return getattr(builtins, name)
             case ["namedtuple", name, fields, values]:
-                return namedtuple(name, fields, rename=True)(*self.values(values))
+                return named_tuple_class(name, tuple(fields))(*self.values(values))
             case ["timezone", offset, name]:
                 return __import__("datetime").timezone(self.value(offset), name)
             case [kind, text, zone, fold] if kind in DATES:
@@ -428,6 +429,12 @@ class Decoding:
             container.update(items)  # an OrderedDict's own, which knows its order
         else:
             container.extend(items)
+
+
+@lru_cache(maxsize=256)
+def named_tuple_class(name: str, fields: tuple[str, ...]) -> type:
+    """The class of named tuples: to make one takes as long as to make a thousand of its objects."""
+    return namedtuple(name, fields, rename=True)
 
 
 def parts_of(node: Node) -> list[Json]:

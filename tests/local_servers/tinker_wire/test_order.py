@@ -12,6 +12,7 @@ from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.proto.response_conv import deserialize_forward_backward_output
 
+from local_servers.tinker import service_routes, state
 from local_servers.tinker.checkpoint_store import CheckpointStore
 from local_servers.tinker.models import TrainingModel
 from local_servers.tinker.state import CLONE_BLOCK, SamplerRegistry
@@ -186,6 +187,31 @@ def test_a_finished_session_is_over(wire: Wire, lesson: list[types.Datum], base_
     for request_id in sampled[-2:]:
         answer = wire.retrieve(request_id)
         assert (answer["error"], answer["category"]) == ("its session was ended", "server")
+
+
+def test_samples_of_a_silent_client_give_way_and_come_out_the_same_once_it_is_heard(
+    impatient_server: Server, base_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed, living = Wire(impatient_server, base_model), Wire(impatient_server, base_model)
+
+    def ask(wire: Wire, number: int) -> str:
+        opened = {"session_id": wire.session_id, "sampling_session_seq_id": number, "base_model": base_model}
+        request = {
+            "sampling_session_id": wire.post("create_sampling_session", opened)["sampling_session_id"],
+            "seq_id": 0,
+            "num_samples": 4,
+            "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
+            "sampling_params": {"max_tokens": 40, "stop": [], "seed": 1},
+        }
+        return wire.post("asample", request)["request_id"]
+
+    expected = living.retrieve(ask(living, 0))
+    monkeypatch.setattr(state, "QUIET_S", 0.001)  # from now on a client is silent from each of its requests to the next
+    monkeypatch.setattr(service_routes, "LONG_POLL_S", 0.02)
+    left = ask(killed, 0)
+    assert living.retrieve(ask(living, 1)) == expected
+    assert impatient_server.stats()["promises"]["running"] == 1
+    assert killed.retrieve(left) == expected
 
 
 @pytest.mark.parametrize("made_in", [SamplerRegistry.weights, TrainingModel.snapshot])
