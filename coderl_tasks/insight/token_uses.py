@@ -118,8 +118,8 @@ class Spent:
 
 
 def costs(run: RunRecord) -> list[Spent]:
-    """What a run's tokens were spent on, the last row for all; empty before step 0. `lost` groups were
-    sampled anew, or by `GrpoSession.sample`."""
+    """What a run's tokens were spent on, the last row for all; empty before step 0. `lost` has groups
+    that were sampled anew, and the samples of `GrpoSession.sample`."""
     if not len(run.metrics):
         return []
     # Those of `coderl evaluate` too, and unfinished ones, but no copies.
