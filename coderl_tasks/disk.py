@@ -12,8 +12,7 @@ from coderl_tasks.settings import TrainSettings
 
 MB = 1e6
 GIB = 2**30
-LARGE_STATES = GIB
-"""Bytes of a run's states from which on its first lines say how to have fewer."""
+LARGE_STATES = GIB  # bytes of a run's states from which on its first lines say how to have fewer
 _FLOAT32 = 4
 _EMBEDDING, _UNEMBEDDING = "embed_tokens.weight", "lm_head.weight"
 

@@ -82,10 +82,9 @@ def _locked(how: int = 0) -> Iterator[int]:
 
 def _convert_in_process(file: Path, folder: Path, lock: int) -> None:
     """Converts the file in a child process, which inherits the lock's descriptor: the lock outlives this process."""
-    part = folder.with_name(f".{folder.name}.part")
+    part, size = folder.with_name(f".{folder.name}.part"), f"{file.stat().st_size / 1e6:,.0f} MB"
     shutil.rmtree(part, ignore_errors=True)  # left by a conversion that was killed
     # To stderr: what a command prints on stdout may be read by a program.
-    size = f"{file.stat().st_size / 1e6:,.0f} MB"
     print(f"converting {file.name} ({size}) into a model folder; it is done once", file=sys.stderr, flush=True)
     started = time.monotonic()
     command = [sys.executable, "-m", "coderl_tasks.gguf_models", str(file), str(part)]
@@ -106,7 +105,7 @@ def _convert_in_process(file: Path, folder: Path, lock: int) -> None:
 
 
 def convert(file: Path, folder: Path) -> None:
-    """Write the model in the GGUF file `file` to the new `folder`: float32 safetensors, configuration, tokenizer.
+    """Writes the model in the GGUF file `file` to the new `folder`: float32 safetensors, configuration, tokenizer.
     Raises whatever the readers of the format do, ValueError if weights are missing, and OSError if the disk is full."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -120,27 +119,7 @@ def convert(file: Path, folder: Path) -> None:
     if missing := sorted(loading_info["missing_keys"]):  # transformers would initialise them at random
         raise ValueError(f"it lacks the weights {missing[0]} and {len(missing) - 1} more")
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **source)
-    plain = _unquantised(loaded)
-    if plain.generation_config.eos_token_id is None:
-        plain.generation_config.eos_token_id = tokenizer.eos_token_id
-    tokenizer.model_max_length = plain.config.max_position_embeddings  # a GGUF tokenizer states none
-    needed = 4 * plain.num_parameters()  # bytes in float32
-    private_folder(folder)
-    if (free := shutil.disk_usage(folder).free) < needed:
-        raise OSError(f"{needed / 1e6:,.0f} MB are needed in {folder.parent}, and {free / 1e6:,.0f} MB are free")
-    plain.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    for path in (*folder.iterdir(), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        # The caller gives the folder its name next. A power cut must not leave empty files under that name.
-        os.fsync(descriptor)
-        os.close(descriptor)
-
-
-def _unquantised(loaded: Any) -> Any:
-    """A model with the weights of `loaded` that can be saved: transformers refuses one read from a quantised file."""
-    import torch
-
+    # transformers saves no model read from a quantised file, but a model that has the same weights.
     config = copy.deepcopy(loaded.config)
     del config.quantization_config
     with torch.device("meta"):  # without memory of its own: `assign` gives it the weights of `loaded`
@@ -148,7 +127,20 @@ def _unquantised(loaded: Any) -> Any:
     plain.load_state_dict(loaded.state_dict(), assign=True)
     plain.tie_weights()
     plain.generation_config = loaded.generation_config
-    return plain
+    if plain.generation_config.eos_token_id is None:
+        plain.generation_config.eos_token_id = tokenizer.eos_token_id
+    tokenizer.model_max_length = config.max_position_embeddings  # a GGUF tokenizer states none
+    needed = 4 * plain.num_parameters()  # bytes in float32
+    private_folder(folder)
+    if (free := shutil.disk_usage(folder).free) < needed:
+        raise OSError(f"{needed / 1e6:,.0f} MB are needed in {folder.parent}, and {free / 1e6:,.0f} MB are free")
+    plain.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    for path in (*folder.iterdir(), folder):
+        # The caller gives the folder its name next. A power cut must not leave empty files under that name.
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
 
 
 if __name__ == "__main__":

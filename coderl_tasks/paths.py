@@ -14,10 +14,8 @@ PROJECT_ROOT = CODE_ROOT if IS_CHECKOUT else CODE_ROOT / "coderl_tasks" / "bundl
 DATA = PROJECT_ROOT / "data"
 POOLS = DATA / "pools" if IS_CHECKOUT else Path("~/code-rl-pools").expanduser()
 """Where pools are: in a checkout with its data, else beside the runs, as site-packages is no place for it."""
-POOL_FILE, MANIFEST_FILE = "pool.parquet", "manifest.json"
-"""What a finished pool's folder has."""
-PRIVATE = 0o700
-"""Mode of the folders of runs, pools and servers: problems, programs and checkpoints are their user's."""
+POOL_FILE, MANIFEST_FILE = "pool.parquet", "manifest.json"  # what a finished pool's folder has
+PRIVATE = 0o700  # mode of the folders of runs, pools and servers: problems, programs and checkpoints are their user's
 NANO_MODEL = "data/nano"
 MINI_DATASET = "data/mini"
 NANO_WORDS_MODEL = "data/nano_words"
@@ -76,14 +74,11 @@ def find_local(name: str) -> Path | None:
 
 
 def local_model_folder(name: str) -> Path | None:
-    """The local Hugging Face model folder that `name` means, or None if `name` can only be a hub model. That of a GGUF
-    file (named as such, or as the model of the hub that an installed package brings) is made if it is not there yet,
-    with the errors of `gguf_models.converted`."""
-    if (file := _gguf_file(name)) is not None:
-        from coderl_tasks.gguf_models import converted  # which imports from here
+    """The local model folder that `name` means; None if it can only be a hub model. That of a GGUF file (by name, or as
+    a hub model that a package brings) is made if it is not there, with the errors of `gguf_models.converted`."""
+    from coderl_tasks.gguf_models import converted  # which imports from here
 
-        return converted(file)
-    return local_model_path(name)
+    return local_model_path(name) if (file := _gguf_file(name)) is None else converted(file)
 
 
 def local_model_path(name: str) -> Path | None:

@@ -1,8 +1,5 @@
-"""Intervals, predictions and paired comparisons: pure maths, two-sided and 95% unless told otherwise.
-
-Wilson's interval, the beta-binomial and the bootstrap are a few lines each: scipy has them in scipy.stats, which takes
-over a second to import, and its bootstrap knows no widened percentiles.
-"""
+"""Intervals, predictions and paired comparisons: pure maths, two-sided and 95% unless told otherwise. Not by
+scipy.stats, which takes over a second to import, and whose bootstrap knows no widened percentiles."""
 
 import math
 from collections.abc import Sequence
@@ -16,15 +13,11 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """A confidence or credible interval."""
-
     low: float
     high: float
 
 
 class Difference(NamedTuple):
-    """An estimated difference with its interval."""
-
     estimate: float
     low: float
     high: float
@@ -46,25 +39,24 @@ def wilson_interval(successes: int, n: int) -> Interval:
 @lru_cache(maxsize=4096)  # a profile asks for the same few counts thousands of times
 def jeffreys_interval(successes: int, n: int, confidence: float = CONFIDENCE) -> Interval:
     """Jeffreys' interval of a proportion: the equal-tailed interval of its posterior, Beta(successes + 1/2, failures +
-    1/2), with end points 0 and 1 where nothing or all succeeded. Source: Brown, Cai and DasGupta 2001, "Interval
-    Estimation for a Binomial Proportion"."""
-    _check_counts(successes, n)
-    low = 0.0 if successes == 0 else _beta_quantile(successes + 0.5, n - successes + 0.5, (1 - confidence) / 2)
-    high = 1.0 if successes == n else _beta_quantile(successes + 0.5, n - successes + 0.5, (1 + confidence) / 2)
-    return Interval(low, high)
-
-
-def _beta_quantile(alpha: float, beta: float, probability: float) -> float:
-    """The x with P(rate <= x) = probability where the rate is Beta(alpha, beta), to 1e-12."""
+    1/2), to 1e-12, with end points 0 and 1 where nothing or all succeeded. Source: Brown, Cai and DasGupta 2001,
+    "Interval Estimation for a Binomial Proportion"."""
     from scipy.special import betainc  # a quarter of a second that only a profile needs
 
-    # By bisection, not betaincinv: pools have these numbers, and a pool that is made again has to have its bytes,
-    # which are a run's pool_sha256. Halves of intervals come out the same where the last bits of betainc differ.
-    low, high = 0.0, 1.0
-    while high - low > 1e-12:
-        middle = (low + high) / 2
-        low, high = (middle, high) if betainc(alpha, beta, middle) < probability else (low, middle)
-    return (low + high) / 2
+    _check_counts(successes, n)
+
+    def quantile(probability: float) -> float:
+        # By bisection, not betaincinv: pools have these numbers, and a pool that is made again has to have its bytes,
+        # which are a run's pool_sha256. Halves of intervals come out the same where the last bits of betainc differ.
+        low, high = 0.0, 1.0
+        while high - low > 1e-12:
+            middle = (low + high) / 2
+            below = betainc(successes + 0.5, n - successes + 0.5, middle) < probability
+            low, high = (middle, high) if below else (low, middle)
+        return (low + high) / 2
+
+    low = 0.0 if successes == 0 else quantile((1 - confidence) / 2)
+    return Interval(low, 1.0 if successes == n else quantile((1 + confidence) / 2))
 
 
 def log_beta(a: float, b: float) -> float:
@@ -81,10 +73,10 @@ def beta_binomial(successes: int, n: int, alpha: float, beta: float) -> float:
 
 
 def paired_proportion_difference(both: int, only_first: int, only_second: int, neither: int) -> Difference:
-    """Second proportion minus first, with its interval. The counts sort n items by which side they passed on: both, one
-    or neither. Raises ValueError for n = 0 or a negative count. Source: Newcombe 1998, "Improved confidence intervals
-    for the difference between binomial proportions based on paired data", method 10: it combines the two Wilson
-    intervals as a root of squares, corrected for the correlation of the pairs."""
+    """Second proportion minus first, with its interval, of items that passed on both sides, one or neither. Raises
+    ValueError for no item or a negative count. Source: Newcombe 1998, "Improved confidence intervals for the difference
+    between binomial proportions based on paired data", method 10: it combines the two Wilson intervals as a root of
+    squares, corrected for the correlation of the pairs."""
     n = both + only_first + only_second + neither
     if min(both, only_first, only_second, neither) < 0 or n == 0:
         raise ValueError("a paired difference needs at least one pair and no negative count")
@@ -116,23 +108,19 @@ def mcnemar(gained: int, lost: int) -> float:
 
 @lru_cache(maxsize=4096)  # a page asks for the same few counts for thousands of problems
 def fisher_fall(first_passed: int, first_n: int, last_passed: int, last_n: int) -> float:
-    """The one-sided p-value of Fisher's exact test that the last proportion is lower than the first: how often the
-    first has as many successes as it has, or more, if all successes fall on the `first_n` + `last_n` trials by chance.
-    1.0 without a trial on one side. Source: Fisher 1934, "Statistical Methods for Research Workers", section 21.02."""
+    """The one-sided p-value of Fisher's exact test that the last proportion is lower than the first; 1.0 without a
+    trial on one side. Source: Fisher 1934, "Statistical Methods for Research Workers", section 21.02."""
     _check_counts(first_passed, first_n)
     _check_counts(last_passed, last_n)
     n, passed = first_n + last_n, first_passed + last_passed
     # Of whole numbers, and so exact: the upper tail of a hypergeometric distribution.
-    ways = (
-        math.comb(first_n, k) * math.comb(last_n, passed - k) for k in range(first_passed, min(first_n, passed) + 1)
-    )
-    return sum(ways) / math.comb(n, passed)
+    tail = range(first_passed, min(first_n, passed) + 1)
+    return sum(math.comb(first_n, k) * math.comb(last_n, passed - k) for k in tail) / math.comb(n, passed)
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
     """The unbiased estimate of the probability that one of `k` completions passes, where `passed` of `n` did. Source:
-    Chen et al. 2021, "Evaluating Large Language Models Trained on Code": 1 - C(n - passed, k) / C(n, k). Raises
-    ValueError for k below 1 or above n."""
+    Chen et al. 2021, "Evaluating Large Language Models Trained on Code". Raises ValueError for k below 1 or above n."""
     _check_counts(passed, n)
     if not 1 <= k <= n:
         raise ValueError(f"pass@{k} of {n} completions: k has to be from 1 to n")
@@ -169,11 +157,9 @@ def student_t(freedom: float) -> float:
 
 def pairs_needed(difference: float, within: float, samples: int, losses: float, *, power: float = 0.8) -> int:
     """The problems, each with `samples` completions on either side, on which a true `difference` of mean pass rates is
-    seen (two-sided at 5%, paired) with probability `power`.
-
-    `within` is the mean variance of one completion given its problem, p(1 - p), which more samples average out.
-    `losses` is the share of the problems that the better policy never solves and the other one always, which none do:
-    as the difference stays, so many more are gained. Raises ValueError for a difference or losses outside 0 to 1."""
+    seen (two-sided at 5%, paired) with probability `power`. `within` is the mean variance of one completion given its
+    problem, p(1 - p); `losses` the share of the problems that only the worse policy solves, and always: so many more
+    are gained. Raises ValueError for a difference or losses outside 0 to 1."""
     if not 0 < difference <= 1 or not 0 <= losses <= (1 - difference) / 2 or samples < 1:
         raise ValueError(f"a difference of {difference} with {losses} lost, on {samples} samples, makes no sense")
     normal = NormalDist()
@@ -191,14 +177,10 @@ def seen_difference(problems: int, within: float, samples: int, losses: float, *
 
 
 def crossed_interval(scores_R_I: Sequence[Sequence[float]]) -> Difference:
-    """The mean of `scores_R_I` (runs x items, R >= 2, I >= 2) with a 95% interval that covers new runs and new items.
-
-    Scores may be differences, paired by run and by item. Runs and items are both random samples, and crossed: each run
-    is measured on the same items. The interval therefore includes the variance between runs and between items; with
-    few runs Student's t widens it.
-
-    Source: Dorfman, Berbaum and Metz 1992 (readers and cases), with the degrees of freedom of Hillis 2007.
-    Raises ValueError for fewer runs or items, or rows of unequal length."""
+    """The mean of `scores_R_I` (runs x items, R >= 2, I >= 2) with a 95% interval that covers new runs and new items:
+    both are random samples, and crossed, as each run is measured on the same items. With few runs Student's t widens
+    it. Source: Dorfman, Berbaum and Metz 1992 (readers and cases), with the degrees of freedom of Hillis 2007. Raises
+    ValueError for fewer runs or items, or rows of unequal length."""
     if len({len(row) for row in scores_R_I}) != 1 or len(scores_R_I) < 2 or len(scores_R_I[0]) < 2:
         raise ValueError("an interval over runs and items needs at least two of each, and every run on every item")
     scores = np.asarray(scores_R_I, dtype=np.float64)

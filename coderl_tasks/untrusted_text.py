@@ -1,9 +1,7 @@
 """Text of others (completions, problems, outputs, errors, names) as a terminal and a CSV file may have it.
 
-A terminal obeys what it is sent: escape sequences (ESC and the C1 controls) move the cursor, set the title, fill the
-clipboard; a lone CR overwrites the line; direction overrides show code in another order than it runs in. A spreadsheet
-takes a cell for a formula by its first character. Parquet and JSON files have texts as they are.
-"""
+A terminal obeys escape sequences (ESC and the C1 controls); a lone CR overwrites the line; direction overrides show
+code in another order than it runs in. A spreadsheet takes a cell for a formula by its first character."""
 
 import json
 import logging
@@ -43,16 +41,13 @@ def csv_frame(frame: pl.DataFrame) -> pl.DataFrame:
     """`frame` as a CSV file may have it: lists and structs as JSON, texts and column names as `csv_cell`s."""
     columns = []
     for series in frame.iter_columns():
-        name = csv_cell(series.name)
         if series.dtype.is_nested():
             texts = [None if value is None else json.dumps(value, default=str) for value in series.to_list()]
-            columns.append(pl.Series(name, texts, pl.String))
+            series = pl.Series(texts, dtype=pl.String)
         elif series.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Binary):
             texts = [cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else cell for cell in series]
-            cells = [None if text is None else csv_cell(text) for text in texts]
-            columns.append(pl.Series(name, cells, pl.String))
-        else:
-            columns.append(series.alias(name))
+            series = pl.Series([None if text is None else csv_cell(text) for text in texts], dtype=pl.String)
+        columns.append(series.alias(csv_cell(frame.columns[len(columns)])))
     return pl.DataFrame(columns)
 
 

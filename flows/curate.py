@@ -106,8 +106,8 @@ async def curate(settings: CurateSettings) -> str:
         # With the model and the environment that the pool was made with, where they were given.
         shared = {"preset", *INHERITED} & TrainSettings.model_fields.keys()
         same = {key: value for key, value in settings.changed().items() if key in shared}
-        words = words_of(same | {"pool": pool_name(folder)})
-        display.say(f"to train on it: {shlex.join(['coderl', 'train', *words])}")
+        command = shlex.join(["coderl", "train", *words_of(same | {"pool": pool_name(folder)})])
+        display.say(f"to train on it: {command}")
     return str(folder)
 
 
@@ -116,17 +116,15 @@ def pool_name(folder: Path) -> str:
     return folder.name if folder.parent == POOLS.resolve() else str(folder)
 
 
-ShardTask = Callable[[Shard, int, Progress], Awaitable[pl.DataFrame]]
-"""Works on a shard, by its number; returns a row per problem."""
+ShardTask = Callable[[Shard, int, Progress], Awaitable[pl.DataFrame]]  # of a shard and its number; a row per problem
 
 
 class Profiled(NamedTuple):
-    """What was sampled: a row of SHARD_SCHEMA per problem (None: nothing was), and with profile_mode=screen the model
-    of pass rates that decided what to sample, and the drops of the problems that it left out."""
+    """What was sampled."""
 
-    frame: pl.DataFrame | None = None
-    screen: Screen | None = None
-    drops: Sequence[Drop] = ()
+    frame: pl.DataFrame | None = None  # a row of SHARD_SCHEMA per problem
+    screen: Screen | None = None  # profile_mode=screen: the model of pass rates that decided what to sample
+    drops: Sequence[Drop] = ()  # of the problems that it left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +138,9 @@ class Curation:
 
     def shards(self, problems: KeptProblems, kind: str, asked: Asked = ALL_ALIKE) -> list[Shard]:
         """`problems` in shards, each recorded in a folder below `kind` of the curation's folder."""
-        parts, folder = enumerate(problems.shards(self.settings.shard_size)), self.folder / kind
         return [
-            Shard(self.session, self.settings, part, folder / f"{number:04d}", asked.of(part)) for number, part in parts
+            Shard(self.session, self.settings, part, self.folder / kind / f"{number:04d}", asked.of(part))
+            for number, part in enumerate(problems.shards(self.settings.shard_size))
         ]
 
     async def shard_by_shard(
@@ -156,8 +154,7 @@ class Curation:
         return pl.concat(frames)
 
     async def check_solutions(self, problems: KeptProblems) -> pl.DataFrame:
-        """The checks (SOLUTION_SCHEMA) of all `problems` with their own solutions, shard by shard, also written to
-        solutions.parquet; no rows if the setting is off."""
+        """The checks (SOLUTION_SCHEMA) of all `problems` with their own solutions, also written; no rows if off."""
         if not self.settings.check_solutions:
             return pl.DataFrame(schema=SOLUTION_SCHEMA)
         shards = self.shards(problems, "solutions")
@@ -166,9 +163,8 @@ class Curation:
         if undecided := checks.filter(status=Status.UNDECIDED.value).height:
             self.display.say(f"{undecided} problems are kept unchecked: the sandbox could not run their solutions")
         if self.settings.checkers == "infer":
-            inferred, suspects = checks["inferred_comparator"].count(), sum(checks["multi_answer_suspect"])
-            more = f"{suspects} other problems may have several right answers"
-            self.display.say(f"{inferred} comparators inferred; {more}")
+            suspects = f"{sum(checks['multi_answer_suspect'])} other problems may have several right answers"
+            self.display.say(f"{checks['inferred_comparator'].count()} comparators inferred; {suspects}")
         return checks
 
     async def drop_untrainable(
@@ -188,8 +184,7 @@ class Curation:
         return faultless, audits, [*unsound, *too_long, *faulty]
 
     async def audit(self, problems: KeptProblems, checks: pl.DataFrame) -> pl.DataFrame | None:
-        """The audit (AUDIT_SCHEMA) of all `problems`, shard by shard, also written as table and page; None if off.
-        `checks` (SOLUTION_SCHEMA) has what is known of their solutions."""
+        """The audit (AUDIT_SCHEMA) of all `problems`, also written as table and page; None if off."""
         if self.settings.audit == "off":
             return None
         shards, work = self.shards(problems, "audit"), partial(tasks.audit_shard, checks=checks)
@@ -198,24 +193,24 @@ class Curation:
         return audits
 
     async def profile_problems(self, problems: KeptProblems, asked: Asked = ALL_ALIKE) -> pl.DataFrame:
-        """Profiles those of `problems` that are asked for, shard by shard, and returns the profiles (SHARD_SCHEMA)."""
+        """Profiles those of `problems` that are asked for, and returns the profiles (SHARD_SCHEMA)."""
         shards = self.shards(problems, "shards", asked)
-        if self.settings.shards == "deployment":
-            parts = {
-                number: (shard.problems, shard.asked.to_json())
-                for number, shard in enumerate(shards)
-                if shard.asked.sampled is None or shard.asked.sampled
-            }
+        if self.settings.shards == "here":
+            what = "sampling for labels" if asked.rules and asked.policy is None else "profiling"
+            return await self.shard_by_shard(what, shards, tasks.profile, SHARD_SCHEMA)
+        parts = {
+            number: (shard.problems, shard.asked.to_json())
+            for number, shard in enumerate(shards)
+            if shard.asked.sampled is None or shard.asked.sampled
+        }
 
-            async def profile_here(number: int, address: str, result: str, caps: Mapping[str, float]) -> None:
-                async with concurrency(LIMITS), recorded_at(address) as (folder, send_changes):
-                    shard = replace(shards[number], folder=folder, settings=self.settings.with_changes(**caps))
-                    await profile_recorded(shard, number, result, send_changes)
+        async def profile_here(number: int, address: str, result: str, caps: Mapping[str, float]) -> None:
+            async with concurrency(LIMITS), recorded_at(address) as (folder, send_changes):
+                shard = replace(shards[number], folder=folder, settings=self.settings.with_changes(**caps))
+                await profile_recorded(shard, number, result, send_changes)
 
-            remote = RemoteShards(self.settings, self.display, self.session.budget, profile_here)
-            return await profile_remotely(remote, parts, self.folder)
-        what = "sampling for labels" if asked.rules and asked.policy is None else "profiling"
-        return await self.shard_by_shard(what, shards, tasks.profile, SHARD_SCHEMA)
+        remote = RemoteShards(self.settings, self.display, self.session.budget, profile_here)
+        return await profile_remotely(remote, parts, self.folder)
 
     async def strengthen(self, problems: KeptProblems, profile: pl.DataFrame | None) -> pl.DataFrame | None:
         """The generated tests (STRENGTH_SCHEMA) of all `problems`, by the completions that passed in their `profile`
@@ -266,8 +261,8 @@ class Curation:
             drops += unlearnable
             profiles = await self.profile_problems(problems, Asked(sampled=frozenset(wanted)))
         if drops:
-            count = f"{len(drops):,} of {len(problems):,}"
-            self.display.say(f"screened: {count} problems are hardly learnable, and not sampled")
+            screened = f"{len(drops):,} of {len(problems):,} problems are hardly learnable, and not sampled"
+            self.display.say(f"screened: {screened}")
         return Profiled(profiles, screen, drops)
 
     async def profile_run_policy(self, problems: KeptProblems, policy: RunPolicy) -> pl.DataFrame:
@@ -296,25 +291,24 @@ class Curation:
 
 def _require_same_data(folder: Path, inputs: Mapping[str, Any]) -> None:
     """Raises ConfigError if the finished pool in `folder` is of other data than `inputs` (of filtering) names."""
+
+    def content(inputs: Mapping[str, Any], side: str) -> list[tuple[str, str]]:
+        """The split and the hash of each file of a side, as far as these decide its rows."""
+        files = inputs.get(side, [])
+        # A single file is named by `dataset`, and its split by the file: of problem packages by when they were written.
+        is_named_by_file = len(files) == 1 and files[0]["file"].startswith(f"{files[0]['split']}.")
+        return [("" if is_named_by_file else each["split"], each["sha256"]) for each in files]
+
     before = read_json(folder / MANIFEST_FILE).get("inputs")
-    if before and any(_content(before, side) != _content(inputs, side) for side in ("train", "evaluation", BENCHMARKS)):
+    if before and any(content(before, side) != content(inputs, side) for side in ("train", "evaluation", BENCHMARKS)):
         raise ConfigError(
             f"the data have changed since the pool {folder} was finished: name=ANOTHER makes another pool, "
             "replace=true makes it again (runs trained on it can then not be resumed)"
         )
 
 
-def _content(inputs: Mapping[str, Any], side: str) -> list[tuple[str, str]]:
-    """The split and the hash of each file of a side, as far as these decide its rows."""
-    files = inputs.get(side, [])
-    # A single file is named by `dataset`, and its split by the file: of problem packages by when they were written.
-    is_named_by_file = len(files) == 1 and files[0]["file"].startswith(f"{files[0]['split']}.")
-    return [("" if is_named_by_file else each["split"], each["sha256"]) for each in files]
-
-
 def _with_recorded_shard_size(settings: CurateSettings, folder: Path, display: Display) -> CurateSettings:
-    """`settings` with the shard size of an earlier start in `folder`, recorded now if there was none: shards of another
-    size hold other problems, so none of their records would be used."""
+    """`settings` with the shard size recorded in `folder`, now if not before: others hold other problems."""
     file = folder / "shard_size.json"
     is_elsewhere = settings.record_address(folder) != str(folder.resolve())
     stages = ("solutions", "audit", "shards", "strengthened")
@@ -328,7 +322,6 @@ def _with_recorded_shard_size(settings: CurateSettings, folder: Path, display: D
 
 
 async def _filter(settings: CurateSettings, folder: Path, display: Display) -> FilterResult:
-    """Reads and filters the problems; shows how far that is."""
     async with interruptible():
         with display.reading(f"reading {settings.dataset}") as on_rows:
             return tasks.filter_problems(settings, folder / "screening", on_rows)
@@ -336,10 +329,10 @@ async def _filter(settings: CurateSettings, folder: Path, display: Display) -> F
 
 async def _curate(settings: CurateSettings, folder: Path, display: Display) -> Pool:
     """Makes the pool in `folder`, whose lock this process holds: filters the problems, drops those that cannot be
-    trained on, profiles the rest (unless profile_mode=none), selects by pass rate, and writes the pool. With from_run
-    the policy of that run is profiled, else the base model. Each stage records its work: a resume repeats none. A pool
-    that is finished with these settings is returned as recorded, unless `replace` asks for it again. Raises ConfigError
-    if its data have changed, which cannot be seen if the records of the work are gone (coderl clean --parts)."""
+    trained on, profiles the rest, selects by pass rate, and writes the pool. Each stage records its work: a resume
+    repeats none. A pool that is finished with these settings is returned as recorded, unless `replace` asks for it
+    again. Raises ConfigError if its data have changed, which cannot be seen if the records of the work are gone (coderl
+    clean --parts)."""
     if finished_with(folder) == settings.content() and not settings.replace:
         if (folder / "screening").is_dir():
             filtered = await _filter(settings, folder, display)

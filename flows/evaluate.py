@@ -75,7 +75,6 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
     for side in flow_plans.compared_sides(settings):
         sides.append([])
         for name, source in side:  # the folder of a finished evaluation, or settings
-            # What was evaluated with these settings before is not sampled again.
             folder = source if isinstance(source, Path) else Path(await evaluate(source))
             sides[-1].append(_eval_record(EvalJournal(folder), name))
     for line in compared_lines(sides):
@@ -94,10 +93,8 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
 
 
 async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display) -> dict[str, Any]:
-    """Returns the summary of the evaluation in `folder`, whose lock this process holds: made now, or recorded there by
-    an earlier start. In both cases it is compared anew with the evaluation that the settings name, and published; if
-    they name none, a comparison on record stays there. Raises ConfigError if its problems are not those recorded, or
-    none of those of `compare_to`."""
+    """The summary of the evaluation in `folder`, whose lock this process holds, made now or recorded, and compared
+    anew. Raises ConfigError if its problems are not those recorded, or none of those of `compare_to`."""
     journal = EvalJournal(folder)
     summary, rollouts = journal.read_summary(), journal.read_rollouts()
     problems = flow_plans.evaluation_problems(settings, folder)
@@ -138,9 +135,9 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
 async def _take_or_sample(
     settings: EvaluateSettings, policy: FoundPolicy, problems: list[Problem], folder: Path, display: Display
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Returns rollouts (ROLLOUT_SCHEMA) and summary on `problems`, from one of three sources: the run's own final
-    evaluation if that is the same; else the completions of a file (the setting `completions`), graded; else completions
-    sampled from the policy and graded. What an earlier start recorded in `folder` is not done again."""
+    """Returns rollouts (ROLLOUT_SCHEMA) and summary on `problems`: those of the run's own final evaluation if that is
+    the same; else of the graded completions of a file (the setting `completions`) or of the policy. What an earlier
+    start recorded in `folder` is not done again."""
     if (of_run := taken_from_the_run(settings, policy, [problem.problem_id for problem in problems])) is not None:
         display.say(
             f"the run's evaluation {FINAL} has these problems, with these settings: nothing is sampled (set another "
@@ -201,19 +198,19 @@ def _eval_record(journal: EvalJournal, name: str) -> EvalRecord:
 
 
 def _say_result(display: Display, summary: dict[str, Any]) -> None:
-    """Says Pass@k with its 95% intervals, of all problems and per split; the mean reward; how many completions are in
-    the format, truncated and not graded; how it compares."""
+    """Says Pass@k with intervals, mean reward, shares in the format, truncated and not graded, and how it compares."""
+
+    def say_estimate(name: str, k: str, estimate: float, result: dict[str, Any]) -> None:
+        interval = f"[{result['ci_low']:.1%}, {result['ci_high']:.1%}]"
+        display.say(f"{name:<12} Pass@{k} {estimate:.1%} {interval}  n={result['n']}")
+
     for split, result in {"all": summary, **summary["by_split"]}.items():
         # Pass@1 has fields of its own, Pass@k is there only with several samples; the line of Pass@1 names the split.
-        by_k = result.get("pass_at_k", {}) | {"1": result | {"estimate": result["pass_at_1"]}}
-        for k, estimate in by_k.items():
-            name = split if k == "1" else ""
-            interval = f"[{estimate['ci_low']:.1%}, {estimate['ci_high']:.1%}]"
-            if estimate["n"]:  # else no problem of the split was graded
-                display.say(f"{name:<12} Pass@{k} {estimate['estimate']:.1%} {interval}  n={estimate['n']}")
+        for k, of_k in (result.get("pass_at_k", {}) | {"1": result | {"estimate": result["pass_at_1"]}}).items():
+            if of_k["n"]:  # else no problem of the split was graded
+                say_estimate(split if k == "1" else "", k, of_k["estimate"], of_k)
     for turn, result in enumerate(summary.get("by_turn", ()), start=1):
-        interval = f"[{result['ci_low']:.1%}, {result['ci_high']:.1%}]"
-        display.say(f"answer {turn:<5} Pass@1 {result['pass_at_1']:.1%} {interval}  n={result['n']}")
+        say_estimate(f"answer {turn}", "1", result["pass_at_1"], result)
     if summary.get("mean_reward") is not None:
         has_partial_rewards_only = summary["mean_reward"] > 0 and summary["pass_at_1"] == 0
         note = " (none reached 1, which Pass@1 counts)" if has_partial_rewards_only else ""
@@ -221,9 +218,9 @@ def _say_result(display: Display, summary: dict[str, Any]) -> None:
     if summary.get("format_rate") is not None:
         # Both are faults where there are any, and then explain a low Pass@1.
         truncated, ungraded = summary.get("truncated_rate"), summary.get("infra_errors")
-        truncated_text = f"  truncated {truncated:.1%}" if truncated else ""
-        ungraded_text = f"  infra errors {ungraded}" if ungraded else ""
-        display.say(f"format rate  {summary['format_rate']:.1%}{truncated_text}{ungraded_text}")
+        faults = f"  truncated {truncated:.1%}" if truncated else ""
+        faults += f"  infra errors {ungraded}" if ungraded else ""
+        display.say(f"format rate  {summary['format_rate']:.1%}{faults}")
         if truncated and truncated > MANY_TRUNCATED:
             limit = f"max_tokens={summary.get('max_tokens')}"
             display.say(f"warning: {truncated:.0%} of the completions are truncated ({limit}): set a larger max_tokens")

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from prefect import flow
 from rich.console import Console
@@ -19,13 +19,12 @@ from coderl_tasks.planning.early_checks import deployed_name
 from coderl_tasks.planning.flow_plans import plan_pipeline
 from coderl_tasks.runtime.display import Display, command_line, exclusive_flow, saying_what_next, suspended_in_outages
 from coderl_tasks.services import services
-from coderl_tasks.settings import FlowSettings, PipelineSettings
+from coderl_tasks.settings import PipelineSettings
 from flows.curate import curate
 from flows.evaluate import evaluate
 from flows.train import train
 
 SUMMARY_FILE, POOL_FILE = "summary.json", "pool.json"
-SettingsT = TypeVar("SettingsT", bound=FlowSettings)
 
 
 @flow(name="pipeline")
@@ -41,9 +40,8 @@ async def pipeline(settings: PipelineSettings) -> str:
         folder = _folder_for(content)
         if recorded_settings(folder) == content:
             display.say(f"continuing the pipeline {folder.name}, which an earlier start with these settings left")
-        busy_advice = "give names: curate.name, train.log_path"  # in the error if another process works in the folder
         with (
-            working_in(folder, content, instead=busy_advice),
+            working_in(folder, content, instead="give names: curate.name, train.log_path"),
             services(settings.train.model_name, settings.train.model_reason),
             saying_what_next(display, command_line("pipeline", settings)),
         ):
@@ -52,14 +50,16 @@ async def pipeline(settings: PipelineSettings) -> str:
                 display.say(f"the pool {pool} is finished")
             else:
                 # Noted once it is made: a start after a crash trains on this very pool, and does not curate again.
-                pool = await curate(_with_default_name(settings.curate, name=str(POOLS / folder.name)))
+                name = {} if settings.curate.name is not None else {"name": str(POOLS / folder.name)}
+                pool = await curate(settings.curate.with_changes(**name))
                 write_json(recorded, {"pool": pool})
-            default_run = runs_root() / folder.name
+            of_run, of_evaluation = {"pool": pool}, {"log_path": f"evaluate-{folder.name}"}
             if settings.train.log_path is None:  # train refuses one that does not exist, so the default one is made
-                make_folder(default_run, private=True)
-            run = await train(_with_default_name(settings.train, log_path=str(default_run)).with_changes(pool=pool))
-            evaluate_settings = _with_default_name(settings.evaluate, log_path=f"evaluate-{folder.name}")
-            await evaluate(evaluate_settings.with_changes(checkpoint=run))
+                of_run["log_path"] = str(make_folder(runs_root() / folder.name, private=True))
+            run = await train(settings.train.with_changes(**of_run))
+            if settings.evaluate.log_path is not None:
+                of_evaluation = {}
+            await evaluate(settings.evaluate.with_changes(**of_evaluation, checkpoint=run))
             write_json(folder / SUMMARY_FILE, {"pool": pool, "run": run})
     print_summary(Console(), Path(run), Path(pool))
     return run
@@ -72,12 +72,6 @@ def _folder_for(content: Mapping[str, Any]) -> Path:
         return root / name
     unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())
     return unfinished or new_run_path(root)
-
-
-def _with_default_name(settings: SettingsT, **name: str) -> SettingsT:
-    """`settings` with a name where they have none."""
-    (key,) = name
-    return settings if getattr(settings, key) is not None else settings.with_changes(**name)
 
 
 if __name__ == "__main__":

@@ -23,20 +23,15 @@ from coderl_tasks.runtime.remote_shards import at_cap, profile_file, read_asked,
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
 
+# Prefect's global concurrency limits of which a shard takes a slot each while it runs, where they have been made.
 LIMITS = ["coderl-sampler", "coderl-sandbox"]
-"""Prefect's global concurrency limits of which a shard takes a slot each while it runs, where they have been made."""
 
 
 @flow(name="profile-shard")
 # The first start waits too: another flow run, one that is lost or not heard of, may still be at work on the shard.
 @partial(exclusive_flow, first_start_waits=True)
 async def profile_shard(
-    problems: list[str],
-    output: str,
-    settings: CurateSettings,
-    start: int = 0,
-    count: int = -1,
-    job: str | None = None,
+    problems: list[str], output: str, settings: CurateSettings, start: int = 0, count: int = -1, job: str | None = None
 ) -> int | State[int]:
     """Samples problems `start` to `start + count` (-1: to the end) of the parquet files `problems`, and records how
     often they are solved. Returns how many were profiled, or, where a spending cap is reached, the failed state that

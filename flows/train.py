@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -58,10 +57,10 @@ from flows.curate import curate
 
 # The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]
+# Steps between histories, and the share by which the run has to have grown since the last one. Seconds after which a
+# history is due anyway, in the first ARTIFACT_EVERY steps and later.
 ARTIFACT_EVERY, ARTIFACT_GROWTH = 10, 0.1
-"""Steps between histories, and the share by which the run has to have grown since the last one."""
 ARTIFACT_PAUSE_S, LATER_PAUSE_S = 30.0, 600.0
-"""Seconds after which a history is due anyway, in the first ARTIFACT_EVERY steps and later."""
 
 
 @flow(name="train")
@@ -87,8 +86,7 @@ async def _run(settings: TrainSettings) -> str:
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
         display = Display()
         name_flow_run(directory.path.name, root=True)
-        more = _finished_lines(settings, directory) if directory.finished else _plan_lines(settings, directory, pool)
-        for line in chain(_opening_lines(settings, directory, doubt), more):
+        for line in _first_lines(settings, directory, pool, doubt):
             display.say(line)
         if directory.finished:
             await _finish(directory, settings, display)
@@ -100,28 +98,23 @@ async def _run(settings: TrainSettings) -> str:
     return str(directory.path)
 
 
-def _opening_lines(settings: TrainSettings, directory: RunDirectory, doubt: str | None) -> Iterator[str]:
-    """Which directory the run has, and why that may not be the one that the user means."""
+def _first_lines(settings: TrainSettings, directory: RunDirectory, pool: FoundPool, doubt: str | None) -> Iterator[str]:
+    """Which directory the run has, and why that may not be the one that the user means. If no step is left, how to
+    train more; else what the run trains on and is evaluated on, warnings about both, its steps, and how to resume."""
     yield f"run directory: {directory.path} ({start_note(directory)})"
     if doubt is not None:  # only in a deployment's run, which nobody can ask; `plan_training` refuses any other
         yield f"warning: {doubt}"
     # Whether nobody named the run. `deployed_name` is last, as it may ask the Prefect server.
     if directory.resumed and settings.log_path is None and deployed_name() is None:
         yield "continuing the unfinished run that has these settings (resume=never starts another one)"
-
-
-def _finished_lines(settings: TrainSettings, directory: RunDirectory) -> Iterator[str]:
-    """That a run has no steps left, how to train more, and which of this start's settings change nothing any more."""
-    # With steer=act a run changes its own settings: each change is an act, and one of them may end the run.
-    was_ended_by_act = settings.steer == "act" and was_stopped(directory.path, directory.last_committed_step)
-    more = "an act ended it; steer=advise continues" if was_ended_by_act else "max_steps=N adds steps"
-    yield f"finished: {directory.next_step} steps, nothing is left to do; {more}"
-    if directory.changes:
-        yield f"without effect, as no step is left: {', '.join(map(str, directory.changes))}"
-
-
-def _plan_lines(settings: TrainSettings, directory: RunDirectory, pool: FoundPool) -> Iterator[str]:
-    """What the run trains on, what it is evaluated on, warnings about both, for how many steps, and how to resume."""
+    if directory.finished:
+        # With steer=act a run changes its own settings: each change is an act, and one of them may end the run.
+        was_ended_by_act = settings.steer == "act" and was_stopped(directory.path, directory.last_committed_step)
+        more = "an act ended it; steer=advise continues" if was_ended_by_act else "max_steps=N adds steps"
+        yield f"finished: {directory.next_step} steps, nothing is left to do; {more}"
+        if directory.changes:
+            yield f"without effect, as no step is left: {', '.join(map(str, directory.changes))}"
+        return
     yield from pool_lines(pool, settings, time.time())
     if settings.eval.every != -1:
         yield f"evaluated on: {evaluation_side(settings)}"
@@ -138,7 +131,16 @@ async def _train_with_services(
 ) -> None:
     """Trains the remaining steps of the run in `directory`, on services that start and stop with this call."""
     with services(settings.model_name, settings.model_reason) as used:
-        for line in (*used.lines, *_needs_lines(settings, directory, pool, is_embedded=used.tinker_is_embedded)):
+        for line in used.lines:
+            display.say(line)
+        changes = [change.on_resume(directory.next_step) for change in directory.changes]  # since an earlier start
+        # What the training will need: disk and time here, else a service's tokens and money, before anything is billed.
+        if used.tinker_is_embedded:
+            ratio_note = temperature_note(settings.temperature)  # with other services the probe before step 0 tells it
+            needs = [states_line(settings), *changes, ratio_note, minutes_line(settings, pool, directory.path)]
+        else:
+            needs = [*changes, forecast_line(settings, pool, directory.path)]
+        for line in filter(None, needs):
             display.say(line)
         command = resume_command(directory)
         with saying_what_next(display, command, lambda: f"stopped before step {directory.next_step}"):
@@ -150,18 +152,6 @@ async def _train_with_services(
                 if advice := memory_advice(error, directory.config):
                     display.say(f"warning: {advice}")
                 raise
-
-
-def _needs_lines(settings: TrainSettings, directory: RunDirectory, pool: FoundPool, *, is_embedded: bool) -> list[str]:
-    """The settings that differ from an earlier start's, and what the training will need: disk and time if coderl's own
-    server on this machine trains (`is_embedded`), else a service's tokens and money, before anything is billed."""
-    changes = [change.on_resume(directory.next_step) for change in directory.changes]
-    if is_embedded:
-        ratio_note = temperature_note(settings.temperature)  # with other services the probe before step 0 tells it
-        lines = [states_line(settings), *changes, ratio_note, minutes_line(settings, pool, directory.path)]
-    else:
-        lines = [*changes, forecast_line(settings, pool, directory.path)]
-    return [*filter(None, lines)]
 
 
 async def _make_pool(pool: CurateSettings) -> str:
@@ -181,13 +171,14 @@ def resume_command(directory: RunDirectory) -> str:
 
 
 def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
-    if settings.max_steps == -1:
+    steps = settings.max_steps
+    if steps == -1:
         return "until it is stopped (max_steps=N ends it)"
     if resumed or "max_steps" in settings.given:
-        return str(settings.max_steps)
+        return str(steps)
     if settings.preset is not None:
-        return f"{settings.max_steps} (preset {settings.preset})"
-    return f"{settings.max_steps}, as max_steps was not given and a service bills (max_steps=-1: until it is stopped)"
+        return f"{steps} (preset {settings.preset})"
+    return f"{steps}, as max_steps was not given and a service bills (max_steps=-1: until it is stopped)"
 
 
 def optimizer_steps_note(settings: TrainSettings) -> str | None:
@@ -204,9 +195,9 @@ def optimizer_steps_note(settings: TrainSettings) -> str | None:
 
 
 def temperature_note(temperature: float) -> str | None:
-    """What the importance ratio means on the embedded server at a sampling temperature T other than 1; None at 1. With
-    P the trainer's probabilities and Z the sum of P^(1/T), a token that was sampled at T from the same weights has the
-    ratio P(token)^(1 - 1/T) Z."""
+    """What the importance ratio means on the embedded server at a sampling temperature T other than 1; None at 1. A
+    token sampled at T from the same weights has the ratio P(token)^(1 - 1/T) Z, with Z the sum of the trainer's
+    P^(1/T)."""
     if temperature == 1:
         return None
     above, below = ("likely", "unlikely") if temperature > 1 else ("unlikely", "likely")
@@ -302,8 +293,8 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
 
 
 def is_history_due(steps: int, published: int, since_s: float) -> bool:
-    """Whether the history of so many steps is to be published, `since_s` seconds after that of `published` steps: more
-    rarely the longer the run, as each version, 200 KB, stays in Prefect's database, twice."""
+    """Whether to publish the history of so many steps, `since_s` seconds after that of `published` steps: more rarely
+    the longer the run, as each version, 200 KB, stays in Prefect's database, twice."""
     if steps <= ARTIFACT_EVERY:
         return steps == ARTIFACT_EVERY or since_s > ARTIFACT_PAUSE_S
     grown = steps - published >= ARTIFACT_GROWTH * steps
@@ -312,9 +303,9 @@ def is_history_due(steps: int, published: int, since_s: float) -> bool:
 
 @asynccontextmanager
 async def publishing_histories(path: Path, display: Display) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
-    """Yields a function to call after each committed step, which begins to publish the history of the run at `path` up
-    to it. It does so at the first call, and later if `is_history_due`. No step waits for that: drawing a history takes
-    a second or two. The block ends once the last history is published; after an error in it, that one is given up."""
+    """Yields a function to call after each committed step, which begins to publish the run's history at the first call,
+    and later if `is_history_due`. The block ends once the last one is published; after an error in it, that one is
+    given up."""
     publishing: asyncio.Task[None] | None = None
     published_steps, published_at = 0, -math.inf
 

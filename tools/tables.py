@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the checkout that the d
 from coderl_tasks.environments.benchmarks import BENCHMARKS
 from coderl_tasks.policy.rollout import GRADED_COLUMNS, SAMPLED_COLUMNS
 from coderl_tasks.policy.step_metrics import METRICS
-from coderl_tasks.scorecard import corpus
+from coderl_tasks.scorecard.corpus import corpus
 from coderl_tasks.settings import TrainSettings, about, all_settings
 from coderl_tasks.settings.setting import words_of
 from local_servers.tinker.engine.losses import LOSSES

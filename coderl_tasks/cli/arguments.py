@@ -45,20 +45,16 @@ def parse_key_values(arguments: Sequence[str], model: type[BaseModel]) -> dict[s
                 is_other = queue and not queue[0].startswith("--")
                 hint = f": {queue[0]} is another setting, if not written as {word}={queue[0]}" if is_other else ""
                 raise ConfigError(f"{word} needs a value{hint}")
-        _put_nested(values, key.replace("-", "_"), value)  # --batch-size is batch_size too
+        key, inner = key.replace("-", "_"), values  # --batch-size is batch_size too
+        *parents, last = key.split(".")
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"{key}: {parent} already has a value")
+        if last in inner:
+            raise ConfigError(f"{key} is given twice")
+        inner[last] = None if isinstance(value, str) and value.lower() in NONE_WORDS else value
     return values
-
-
-def _put_nested(values: dict[str, Any], dotted: str, value: Any) -> None:
-    *parents, last = dotted.split(".")
-    inner = values
-    for parent in parents:
-        inner = inner.setdefault(parent, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"{dotted}: {parent} already has a value")
-    if last in inner:
-        raise ConfigError(f"{dotted} is given twice")
-    inner[last] = None if isinstance(value, str) and value.lower() in NONE_WORDS else value
 
 
 def _is_value(word: str, model: type[BaseModel], *, flag: bool) -> bool:
@@ -79,19 +75,21 @@ def _is_flag(model: type[BaseModel], dotted: str) -> bool:
 
 
 def settings_help(command: str, model: type[BaseModel], group: str | None = None, columns: int | None = None) -> str:
-    """The help text of a flow command. Without `group` it lists the common settings and the groups; with a group, its
-    settings; with ALL, every setting and what each preset fills in. ConfigError for an unknown group.
-    `columns` is the width to fill (None: the terminal's), within LEAST_COLUMNS and MOST_COLUMNS."""
+    """The help of a flow command: the common settings and the groups, or the settings of `group`, or with ALL every
+    setting and what each preset fills in. `columns` is the width (None: the terminal's), LEAST_COLUMNS to MOST_COLUMNS.
+    ConfigError for an unknown group."""
     terminal = columns or shutil.get_terminal_size((MOST_COLUMNS, 0)).columns
     width = min(max(LEAST_COLUMNS, terminal), MOST_COLUMNS)
     groups = _groups(model)
-    if group is not None and group not in (*groups, ALL):
+    usage, heading = f"usage: coderl {command} [key=value | --key=value | --key value ...]", "settings [default]:"
+    if group is None:
+        entries = [entry for entry in model.model_fields.items() if about(entry[1]).common]
+    elif group == ALL:
+        entries = [*all_settings(model)]
+    elif group in groups:
+        entries, heading = groups[group][1], f"settings of {group} [default]:"
+    else:
         raise ConfigError(f"--help {group}: there is no such group of settings: {', '.join([*groups, ALL])}")
-    usage = f"usage: coderl {command} [key=value | --key=value | --key value ...]"
-    # Which settings are listed: those marked as common, all, or those of the group.
-    common = [entry for entry in model.model_fields.items() if about(entry[1]).common]
-    entries = common if group is None else all_settings(model) if group == ALL else groups[group][1]
-    heading = f"settings of {group} [default]:" if group not in (None, ALL) else "settings [default]:"
     parts = [usage, "", f"  {(model.__doc__ or '').strip()}", "", heading]
     for key, field in entries:
         if not about(field).hidden:
@@ -110,10 +108,8 @@ def settings_help(command: str, model: type[BaseModel], group: str | None = None
 def _groups(model: type[BaseModel]) -> dict[str, tuple[str, list[Entry]]]:
     groups: dict[str, tuple[str, list[Entry]]] = {}
     if not issubclass(model, FlowSettings):
-        for name, part in FLOW_SETTINGS.items():
-            if name in model.model_fields:
-                groups[name] = (f"as of coderl {name}", [*all_settings(part, f"{name}.")])
-        return groups
+        parts = {name: part for name, part in FLOW_SETTINGS.items() if name in model.model_fields}
+        return {name: (f"as of coderl {name}", [*all_settings(part, f"{name}.")]) for name, part in parts.items()}
     starts = {first: name for name, (first, _) in model.GROUPS.items()}
     name = ""
     for key, field in model.model_fields.items():

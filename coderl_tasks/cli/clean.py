@@ -53,9 +53,8 @@ class Removal:
 
 
 def clean(options: Namespace) -> int:
-    """`coderl clean`: lists what can be removed and its size, and removes it if the user agrees or `--yes` is given,
-    unless `--dry-run`. Without flags: runs, pools and evaluations that recorded nothing, and expired checkpoints. Hints
-    say what `--weights`, `--parts` and `--models` would add. ConfigError if a `--runs` folder is missing."""
+    """Lists what can be removed and its size, and removes it if the user agrees or with `--yes`. Hints say what
+    `--weights`, `--parts` and `--models` would add. ConfigError if a `--runs` folder is missing."""
     load_environment()  # which may set CODERL_HOME
     root, store = runs_root(), tinker_store()
     if missing := [str(folder) for folder in options.runs if not folder.is_dir()]:
@@ -63,11 +62,16 @@ def clean(options: Namespace) -> int:
     removals = [*never_started(root, POOLS), *expired_checkpoints(store)]
     listed = " and ".join(map(str, [root, *options.runs]))
     unnamed = "{n} checkpoints ({size}) that no run in {listed} names; --runs FOLDER counts runs that lie elsewhere"
+    # With what a conversion that was killed left.
+    models = [
+        Removal(f"model made of a GGUF file: {folder}", tree_bytes(folder), partial(remove, folder))
+        for folder in _folders(models_folder())
+    ]
     hints = []
     for flag, found, adds in (
         ("weights", unnamed_checkpoints(store, [root, *options.runs]), unnamed),
         ("parts", pool_parts(POOLS), "what {n} finished pools recorded on the way ({size})"),
-        ("models", converted_models(), "{n} model folders that were made of GGUF files ({size})"),
+        ("models", models, "{n} model folders that were made of GGUF files ({size})"),
     ):
         if getattr(options, flag):
             removals += found
@@ -79,12 +83,17 @@ def clean(options: Namespace) -> int:
         print(hint)
     if not removals or options.dry_run:
         print(f"would remove {megabytes(removals)}" if removals else "nothing to remove")
-    elif not options.yes and not _user_agrees(f"remove {len(removals)} of them, {megabytes(removals)}? [y/N] "):
+        return 0
+    try:
+        asked = "y" if options.yes else input(f"remove {len(removals)} of them, {megabytes(removals)}? [y/N] ")
+    except EOFError:
+        raise ConfigError("nothing was removed: there is nobody to ask; --yes removes it") from None
+    if asked.strip().lower() not in ("y", "yes"):
         print("nothing was removed")
-    else:
-        removed = [removal for removal in removals if removal.remove()]
-        in_use = len(removals) - len(removed)  # another process has locked them meanwhile
-        print(f"removed {megabytes(removed)}{f'; {in_use} came into use and stayed' if in_use else ''}")
+        return 0
+    removed = [removal for removal in removals if removal.remove()]
+    in_use = len(removals) - len(removed)  # another process has locked them meanwhile
+    print(f"removed {megabytes(removed)}{f'; {in_use} came into use and stayed' if in_use else ''}")
     return 0
 
 
@@ -92,52 +101,35 @@ def megabytes(removals: Sequence[Removal]) -> str:
     return f"{sum(removal.size for removal in removals) / 1e6:,.1f} MB"
 
 
-def _user_agrees(question: str) -> bool:
-    try:
-        return input(question).strip().lower() in ("y", "yes")
-    except EOFError:
-        raise ConfigError("nothing was removed: there is nobody to ask; --yes removes it") from None
-
-
 def never_started(root: Path, pools: Path) -> list[Removal]:
     """What recorded nothing and is at rest: runs in `root`, curations in `pools`, evaluations in `root` and runs."""
     evaluations = sorted([*root.glob("evals/*/"), *root.glob("*/evals/*/")])
-    kinds = (
+    found = []
+    for kind, folders, lock, recorded_nothing in (
         ("run", _folders(root), RUN_LOCK, is_unstarted),
         ("pool", _folders(pools), LOCK_FILE, is_untouched),
         ("evaluation", evaluations, LOCK_FILE, is_untouched),
-    )
-    return [
-        Removal(
-            f"{kind} that never started: {folder}", tree_bytes(folder), partial(_remove_folders, folder, [folder], lock)
-        )
-        for kind, folders, lock, recorded_nothing in kinds
-        for folder in folders
-        if held_by(folder, lock) is None and recorded_nothing(folder)
-    ]
+    ):
+        for folder in folders:
+            if held_by(folder, lock) is None and recorded_nothing(folder):
+                remove = partial(_remove_folders, folder, [folder], lock)
+                found.append(Removal(f"{kind} that never started: {folder}", tree_bytes(folder), remove))
+    return found
 
 
 def pool_parts(pools: Path) -> list[Removal]:
     """What the finished curations in `pools` recorded on the way: another band or mix under the name would read it."""
     found = []
     for folder in _folders(pools):
-        parts = [folder / part for part in ("screening", "solutions", "audit", "shards", "strengthened")]
-        parts = [part for part in parts if part.is_dir() and not part.is_symlink()]
+        names = ("screening", "solutions", "audit", "shards", "strengthened")
+        parts = [part for name in names if (part := folder / name).is_dir() and not part.is_symlink()]
         shards = (lock.parent for part in parts for lock in part.rglob(RUN_LOCK))
         held = held_by(folder, LOCK_FILE) is not None or any(held_by(shard) for shard in shards)
         if parts and (folder / "manifest.json").is_file() and not held:
-            size, names = sum(map(tree_bytes, parts)), ", ".join(part.name for part in parts)
             remove = partial(_remove_folders, folder, parts, LOCK_FILE)
-            found.append(Removal(f"{names} of the pool {folder}", size, remove))
+            what = f"{', '.join(part.name for part in parts)} of the pool {folder}"
+            found.append(Removal(what, sum(map(tree_bytes, parts)), remove))
     return found
-
-
-def converted_models() -> list[Removal]:
-    """The model folders that were made of GGUF files, and what a conversion that was killed left."""
-    return [
-        Removal(f"model made of a GGUF file: {folder}", tree_bytes(folder), partial(remove, folder))
-        for folder in _folders(models_folder())
-    ]
 
 
 def expired_checkpoints(tinker: Path) -> list[Removal]:
@@ -171,7 +163,7 @@ def _checkpoint(tinker: Path, record: "CheckpointRecord", why: str) -> Removal:
     return Removal(f"checkpoint {why}: {record.path}", record.size, remove)
 
 
-def _remove_folders(locked: Path, folders: Sequence[Path], lock_file: str = RUN_LOCK) -> bool:
+def _remove_folders(locked: Path, folders: Sequence[Path], lock_file: str) -> bool:
     """Remove `folders` while this process holds `locked`; False if another one does."""
     try:
         with DirectoryLock(locked, lock_file):

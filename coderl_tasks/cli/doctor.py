@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coderl_tasks.disk import GIB, MB, needed_by_states
 from coderl_tasks.errors import CoderlError, ConfigError
@@ -108,25 +108,20 @@ def check_key(_: str | None) -> Finding:
 
 
 def check_tinker(model_name: str | None) -> Finding:
-    """Finds out whether the model `model_name` can be used (None: the model that a run takes if none is named). The
-    Tinker service must offer it. Without a key coderl starts a server of its own (the embedded server) instead, which
-    needs its packages and a local model folder."""
-    if not uses_tinker_service():
-        name = model_name or NANO_MODEL
-        if missing := [package for package in ("torch", "safetensors") if importlib.util.find_spec(package) is None]:
-            advice = f"{', '.join(missing)} not installed: pip install 'coderl[local]', or set a key"
-            return Finding("tinker", False, advice)
-        try:
-            folder = require_local_model(name)
-        except ConfigError as error:
-            return Finding("tinker", False, str(error))
-        later = "" if folder.is_dir() else ", made of a GGUF file when it is first used"
-        return Finding("tinker", True, f"embedded, serving {folder}{later}")
+    """Whether the Tinker service offers the model (None: the one that a run takes if none is named). Without a key:
+    whether the embedded server can be started with it, which needs its packages and a local model folder."""
     from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import not_offered, supported_models
 
     listing: tuple[str, ...] = ()  # empty if the service gives no list
     try:
+        if not uses_tinker_service():
+            needed = ("torch", "safetensors")
+            if missing := [package for package in needed if importlib.util.find_spec(package) is None]:
+                raise ConfigError(f"{', '.join(missing)} not installed: pip install 'coderl[local]', or set a key")
+            folder = require_local_model(model_name or NANO_MODEL)
+            later = "" if folder.is_dir() else ", made of a GGUF file when it is first used"
+            return Finding("tinker", True, f"embedded, serving {folder}{later}")
         url, key = tinker_credentials()
         offered = asyncio.run(supported_models(url, key, patience_s=DEADLINE_S))
         listing = _model_lines(offered)
@@ -162,8 +157,7 @@ def check_sandbox(_: str | None) -> Finding:
         return Finding("sandbox", False, str(error))
     if not urls:
         return Finding("sandbox", True, f"embedded ({why_no_sandbox()})")
-    silent = [without_credentials(url) for url in urls if not answers(f"{url}/v1/ping", "pong")]
-    if silent:
+    if silent := [without_credentials(url) for url in urls if not answers(f"{url}/v1/ping", "pong")]:
         return Finding("sandbox", False, f"no answer from {', '.join(silent)}: start it, or unset SANDBOX_URL")
     return Finding("sandbox", True, ", ".join(map(without_credentials, urls)))
 
@@ -225,11 +219,9 @@ async def _prefect_fault() -> Exception | None:
 
 def check_checkpoints(_: str | None) -> Finding:
     """Lists the runs whose last steps are saved only in Tinker states that expire, with the dates that the Tinker
-    service or the embedded server's store has. Never a failure, as a resume can repeat the steps. Every check takes a
-    model's name; this one does not need it."""
-    root = Path(DEFAULT_ROOT).expanduser()
+    service or the embedded server's store has. Never a failure, as a resume can repeat the steps."""
     newest: dict[str, tuple[str, int]] = {}  # by the state's path: the run's name, the step
-    for run in sorted(path for path in root.glob("*/") if (path / CONFIG_FILE).is_file()):
+    for run in sorted(file.parent for file in Path(DEFAULT_ROOT).expanduser().glob(f"*/{CONFIG_FILE}")):
         try:
             states = expiring_states(run, recorded_config(run) or {})[:1]  # only the newest matters to a resume
             last = get_last_checkpoint(run)
@@ -248,7 +240,7 @@ def check_checkpoints(_: str | None) -> Finding:
         # Not a failure here: the service has a check of its own, which reports it.
         return Finding("weights", True, f"dates not known: {error or 'no answer'}")
     # A state without a date is gone already, or does not expire.
-    dated = sorted((expires, path) for path in newest if (expires := expiries.get(path)) is not None)
+    dated = sorted((expiries[path], path) for path in newest if path in expiries)
     if not dated:
         return Finding("weights", True, "no run depends on a state that expires")
     lines = []
@@ -285,8 +277,8 @@ def check_disk(model_name: str | None) -> Finding:
         size = f"{tree_bytes(made) / MB:,.0f} MB"
         listing += (f"models made of GGUF files: {size} in {made} (coderl clean --models removes them)",)
     if min(free.values()) < LOW_DISK_GIB:
-        advice = f"make {LOW_DISK_GIB} GiB free, or set CODERL_HOME and log_path"
-        return Finding("disk", False, f"{words}: {advice}", listing)
+        words += f": make {LOW_DISK_GIB} GiB free, or set CODERL_HOME and log_path"
+        return Finding("disk", False, words, listing)
     advice = "other users of this machine can read {0}: chmod 700 {0}, unless that is meant"
     return Finding("disk", True, words, (*listing, *map(advice.format, filter(is_open_to_others, folders))))
 
@@ -296,9 +288,8 @@ def check_compiler(_: str | None) -> Finding:
     from coderl_tasks.grading.judge_programs import cpp_compiler
 
     command = cpp_compiler()
-    found = shutil.which(command)
     without = f"{command} is not there: problems with a checker in C++ cannot be graded (install g++, or set CXX)"
-    return Finding("compiler", True, found or without)
+    return Finding("compiler", True, shutil.which(command) or without)
 
 
 def check_locks(_: str | None) -> Finding:
@@ -318,9 +309,8 @@ def check_locks(_: str | None) -> Finding:
 
 
 def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
-    """Finds out by a few requests how the Tinker service samples and scores; without a key, an embedded server started
-    for this. Returns a finding of success or fault, then one per warning. A service that fails or is late is a finding,
-    not an error. `model_name` None: the model that a run takes if none is named."""
+    """Finds out by a few requests how the Tinker service (without a key: an embedded server started for this) samples
+    and scores: a finding of success or fault, also of a service that fails or is late, then one per warning."""
     from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import supported_models
 
@@ -355,10 +345,8 @@ async def _probe_model(url: str | None, key: str, model_name: str, temperature: 
         trainer = await create_training_client(service, model_name, lora_rank=8, seed=0)
         with tinker_errors("saving the sampler's weights"):
             sampler = await trainer.save_weights_and_get_sampling_client()
-        address = service_address(url)
-        return await probe_service(
-            sampler, trainer, renderer, service=address, model=model_name, temperature=temperature
-        )
+        about: dict[str, Any] = {"service": service_address(url), "model": model_name, "temperature": temperature}
+        return await probe_service(sampler, trainer, renderer, **about)
     finally:
         await disconnect(service)
 

@@ -115,10 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         if not any(event & select.POLLERR for _, event in poll.poll(0)):  # stdout has a reader: another pipe broke
-            return _print_failure(name, _in_words(error), CoderlError.exit_code)
+            return _print_failure(name, error, CoderlError.exit_code)
         return CoderlError.exit_code  # `coderl ... | head` ended: no message
-    except OSError as error:  # no space left, permission denied, ...
-        return _print_failure(name, _in_words(error), CoderlError.exit_code)
+    except OSError as error:
+        return _print_failure(name, error, CoderlError.exit_code)
     except KeyboardInterrupt:
         return _print_failure(name, "interrupted", INTERRUPTED)
 
@@ -134,17 +134,15 @@ def require_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
-def _in_words(error: OSError) -> str:
-    what = " ".join((error.strerror or str(error)).split()) or type(error).__name__
-    where = f": {error.filename}" if error.filename else ""
-    hint = OS_HINTS.get(error.errno or 0)
-    return f"{what}{where}{f': {hint}' if hint else ''}"
-
-
-def _print_failure(command: str, why: object, code: int) -> int:
+def _print_failure(command: str, error: object, code: int) -> int:
     from coderl_tasks.untrusted_text import printable_lines  # which imports polars; ids of data sets stand in errors
 
-    print(f"coderl {command}: {printable_lines(str(why))}", file=sys.stderr)
+    why = str(error)
+    if isinstance(error, OSError):  # no space left, permission denied, ...
+        what = " ".join((error.strerror or why).split()) or type(error).__name__
+        hint = OS_HINTS.get(error.errno or 0)
+        why = f"{what}{f': {error.filename}' if error.filename else ''}{f': {hint}' if hint else ''}"
+    print(f"coderl {command}: {printable_lines(why)}", file=sys.stderr)
     return code
 
 
@@ -192,7 +190,6 @@ SUBCOMMANDS: dict[str, Subcommand] = {}
 
 
 def parser_of(name: str) -> _Parser:
-    """The parser of one of `SUBCOMMANDS`."""
     add_options = SUBCOMMANDS[name].add_options
     parser = _Parser(prog=f"coderl {name}", description=add_options.__doc__)
     add_options(parser)
@@ -200,7 +197,6 @@ def parser_of(name: str) -> _Parser:
 
 
 def run_subcommand(name: str, words: Sequence[str]) -> int:
-    """Run one of `SUBCOMMANDS`; its exit code."""
     parser = parser_of(name)
     if name == "estimate":  # the command's own settings may begin with dashes too
         own = [word for word in words if word in ("-h", "--help", "--probe", "--no-probe")]
@@ -292,13 +288,9 @@ def _validate_options(parser: _Parser) -> None:
 
     count = _number(1, None, "a number")
     parser.add("dataset", help="data file, data set folder or hub name, as for dataset=")
-    parser.add(
-        "--environment",
-        choices=ENVIRONMENTS,
-        default="code",
-        help="what the rows are: code or tool (problems with tests; the default: code), gsm8k (question and answer) or "
-        "custom (prompt and ground_truth)",
-    )
+    others = "gsm8k (question and answer) or custom (prompt and ground_truth)"
+    kinds = f"what the rows are: code or tool (problems with tests; the default: code), {others}"
+    parser.add("--environment", choices=ENVIRONMENTS, default="code", help=kinds)
     fewest = f"code: different tests that a problem needs (default: {CurateSettings().min_tests}, as in curate)"
     parser.add("--min-tests", type=count, default=None, help=fewest)
     parser.add("--limit", type=count, default=-1, help="read this many rows only (default: all)")
@@ -449,12 +441,8 @@ def _show_options(parser: _Parser) -> None:
 def _view_options(parser: _Parser) -> None:
     """Show runs and pools in the browser, until Ctrl-C. Pages of a run in progress are live. The
     viewer only reads files. It listens on loopback and requires a key, which the printed address contains."""
-    parser.add(
-        "records",
-        metavar="run",
-        nargs="*",
-        help=f"{RECORDS}; several runs for a comparison; by default all runs and pools",
-    )
+    shown = f"{RECORDS}; several runs for a comparison; by default all runs and pools"
+    parser.add("records", metavar="run", nargs="*", help=shown)
     usual = "port (default: 4287 if it is free); 0 takes a free one"
     parser.add("--port", type=_number(0, LAST_PORT, "a port"), help=usual)
 
@@ -479,11 +467,8 @@ def _export_options(parser: _Parser) -> None:
     parser.add("--merge", action="store_true", help="write the whole model, with the adapter merged, and its tokenizer")
     unchecked = "do not compare transformers' log-probabilities with the sampled ones"
     parser.add("--no-check", action="store_true", help=unchecked)
-    parser.add(
-        "--push",
-        metavar="REPO",
-        help="upload the folder to this repository on the Hugging Face hub; a new one is private",
-    )
+    hub = "upload the folder to this repository on the Hugging Face hub; a new one is private"
+    parser.add("--push", metavar="REPO", help=hub)
     parser.add("--public", action="store_true", help="with --push: make a new repository public")
 
 
@@ -494,27 +479,16 @@ def _serve_options(parser: _Parser) -> None:
     parser.add("--host", default="127.0.0.1", help="address to listen on (default: loopback only; another needs --key)")
     parser.add("--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port (default: 0, a free one)")
     parser.add("--model", action="append", help="tinker: local model folder to serve (may be repeated)")
-    parser.add(
-        "--device",
-        choices=("cpu", "cuda", "auto"),
-        default="cpu",
-        help="tinker: where models run; auto: on a GPU if there is one (default: cpu, on which the same request gets "
-        "the same bits)",
-    )
-    parser.add(
-        "--dtype",
-        choices=("float32", "bfloat16", "auto"),
-        default="auto",
-        help="tinker: type of the weights and their products; all else is float32 (default: auto: bfloat16 for a model "
-        "of 200 MB and more on a processor with bfloat16 products, else float32)",
-    )
+    cpu = "cpu, on which the same request gets the same bits"
+    where = f"tinker: where models run; auto: on a GPU if there is one (default: {cpu})"
+    parser.add("--device", choices=("cpu", "cuda", "auto"), default="cpu", help=where)
+    auto = "bfloat16 for a model of 200 MB and more on a processor with bfloat16 products, else float32"
+    kind = f"tinker: type of the weights and their products; all else is float32 (default: auto: {auto})"
+    parser.add("--dtype", choices=("float32", "bfloat16", "auto"), default="auto", help=kind)
     programs = "sandbox: programs that run at the same time (default: one more than the cores)"
     parser.add("--concurrency", type=_number(1, None, "a number"), help=programs)
-    parser.add(
-        "--key",
-        metavar="FILE",
-        help="require the key in this file (created if missing; -: standard input); clients send it as TINKER_API_KEY, "
-        "or in SANDBOX_URL=http://coderl:KEY@host:port",
-    )
+    sent = "clients send it as TINKER_API_KEY, or in SANDBOX_URL=http://coderl:KEY@host:port"
+    required = f"require the key in this file (created if missing; -: standard input); {sent}"
+    parser.add("--key", metavar="FILE", help=required)
     unisolated = "sandbox: run without isolation (dangerous; needs --key)"
     parser.add("--allow-unisolated", action="store_true", help=unisolated)

@@ -31,15 +31,14 @@ if TYPE_CHECKING:  # the SDK takes seconds to import
 PACKAGES = ("torch", "safetensors", "peft")
 SEQUENCES, LONGEST = 4, 256
 """Of the check: how many sampled sequences, and how many of each one's tokens."""
+Sampled = list[SampledSequence]
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What `vllm serve --max-lora-rank` takes."""
 
 
 def export(options: Namespace) -> int:
-    """`coderl export`: writes the policy of a run after a step to the new folder `--out`, as a LoRA adapter or a model
-    with the adapter merged in, with a model card; uploads it with `--push`. Unless `--no-check`, samples completions
-    from the service, and checks that transformers gives them the same log-probabilities. All options are checked before
-    the download, which is long."""
+    """Writes the policy of a run after a step to the new folder `--out`. All options are checked before the download,
+    which is long."""
     policy = saved_policy(record_path(options.run), options.step)
     out: Path = options.out.expanduser()
     checks = not options.no_check
@@ -57,7 +56,9 @@ def export(options: Namespace) -> int:
             sequences = asyncio.run(_while_service_answers(used, _fetch(used, policy, adapter, checks=checks)))
             is_loaded = checks or options.merge
             server = asyncio.run(served_by(used.tinker_url, used.tinker_api_key, base)) if is_loaded else ""
-        base_name = _base_name(base)  # as the adapter's files name it: a hub model by its name there
+        # As the adapter's files name it: of a local folder its path. A hub model that this machine has in a package
+        # keeps its name: whoever loads the adapter gets it from the hub.
+        base_name = base if find_local(base) is None else str(local_model_folder(base) or base)
         config = finish_adapter(adapter, base_name)
         is_float32 = " float32," in server  # only coderl's own server names its precision; then the check is stricter
         checked = _check_and_merge(base, folder, adapter, sequences, is_float32, options.merge) if is_loaded else None
@@ -97,15 +98,7 @@ def _require_options(options: Namespace, out: Path) -> None:
             raise ConfigError("--push needs a Hugging Face token: `hf auth login`, or set HF_TOKEN")
 
 
-def _base_name(base: str) -> str:
-    """The name of the base model in the adapter's files: of a local folder its path. A hub model that this machine has
-    in a package keeps its name: whoever loads the adapter gets it from the hub."""
-    return base if find_local(base) is None else str(local_model_folder(base) or base)
-
-
-async def _while_service_answers(
-    used: Services, work: Coroutine[Any, Any, list[SampledSequence]]
-) -> list[SampledSequence]:
+async def _while_service_answers(used: Services, work: Coroutine[Any, Any, Sampled]) -> Sampled:
     """What `work` returns; InfraError once the service has been silent for ten minutes: the SDK waits for ever."""
     from coderl_tasks.policy.clients import lost
 
@@ -120,7 +113,7 @@ async def _while_service_answers(
         silence.cancel()
 
 
-async def _fetch(used: Services, policy: SavedPolicy, adapter: Path, *, checks: bool) -> list[SampledSequence]:
+async def _fetch(used: Services, policy: SavedPolicy, adapter: Path, *, checks: bool) -> Sampled:
     """Write the adapter to its folder; with `checks` also what to compare it with, sampled from the same policy."""
     from coderl_tasks.policy.clients import connect, disconnect, rest_client
 
@@ -139,22 +132,18 @@ def recorded_sequences(policy: SavedPolicy) -> list[SampledSequence]:
     """A few of the run's rollouts that this policy sampled, each cut off at LONGEST tokens; none of the last step's,
     and none where the run was sampled at another temperature than 1."""
     # At another temperature a service may report the log-probabilities of the scaled distribution.
-    if policy.config.get("temperature") != 1.0 or _has_raised_temperature(policy.run):
+    if policy.config.get("temperature") != 1.0:
         return []
+    for file in policy.run.glob("steps/*/commit.json"):
+        with suppress(DamagedFileError):  # the next start of the run sets it aside
+            # An act of steer=act raises the temperature, which config.json does not say.
+            if any(act["setting"] == "temperature" for act in read_json(file).get("acts", ())):
+                return []
     # A policy samples the step after it; with overlap the one after that.
     files = [policy.run / f"steps/{policy.step + ahead:06d}/scored.parquet" for ahead in (1, 2)]
     rows = _rollouts([file for file in files if file.is_file()]).filter(pl.col("sampler_step") == policy.step)
     sampled = rows.head(SEQUENCES).select("prompt_tokens", "completion_tokens", "logprobs").iter_rows()
     return [SampledSequence(prompt, tokens[:LONGEST], logprobs[:LONGEST]) for prompt, tokens, logprobs in sampled]
-
-
-def _has_raised_temperature(run: Path) -> bool:
-    """Whether an act of steer=act has raised the temperature, which config.json does not say."""
-    for file in run.glob("steps/*/commit.json"):
-        with suppress(DamagedFileError):  # the next start of the run sets it aside
-            if any(act["setting"] == "temperature" for act in read_json(file).get("acts", ())):
-                return True
-    return False
 
 
 async def fresh_sequences(client: "tinker.TrainingClient", policy: SavedPolicy) -> list[SampledSequence]:
@@ -182,21 +171,19 @@ def _rollouts(files: list[Path]) -> pl.DataFrame:
     if not files:
         return pl.DataFrame(schema=dict.fromkeys(columns, pl.Null))
     first_answer = pl.col("turns").list.first().struct.field("n_tokens")  # null without turns
-    answer = pl.col("completion_tokens", "logprobs").list.head(
-        pl.coalesce(first_answer, pl.col("completion_tokens").list.len())
-    )
+    n_tokens = pl.coalesce(first_answer, pl.col("completion_tokens").list.len())
+    answer = pl.col("completion_tokens", "logprobs").list.head(n_tokens)
     found = scan_parquet(files, ROLLOUT_SCHEMA).filter(pl.col("logprobs").is_not_null()).with_columns(answer)
     rows = found.select(columns).filter(pl.col("completion_tokens").list.len() > 0).collect()
     return rows.unique(["sampler_step", "group_index"], keep="first", maintain_order=True)
 
 
 def _check_and_merge(
-    base: str, folder: Path, adapter: Path, sequences: list[SampledSequence], exact: bool, merge: bool
+    base: str, folder: Path, adapter: Path, sequences: Sampled, exact: bool, merge: bool
 ) -> str | None:
-    """Loads the model `base` with the adapter in the folder `adapter`, and compares its log-probabilities with those of
-    the sampled `sequences`; with `merge` writes the merged model to `folder`, and compares that too. Returns the result
-    in words, or None without sequences, when nothing is compared. With `exact` the server computed in float32: then
-    transformers does too, and they may differ by less. CoderlError if they differ by more."""
+    """Compares the log-probabilities of the model `base` with the adapter with those of the sampled `sequences`; with
+    `merge` writes the merged model to `folder`, and compares that too. Returns the result in words, None without
+    sequences. With `exact` the server computed in float32, as transformers then does. CoderlError if they differ."""
     from coderl_tasks.export import transformers_model
 
     model = transformers_model.load_adapted(base, adapter, exact=exact)
@@ -248,16 +235,15 @@ def _complete_or_absent(out: Path) -> Iterator[Path]:
 def _commands(out: Path, base: str, rank: int, *, merged: bool) -> list[str]:
     folder, name = shlex.quote(str(out)), shlex.quote(out.name)
     if merged:
-        serve, tokenizer = f"vllm serve {folder} --served-model-name {name}", str(out)
+        serve, with_peft, tokenizer = [f"serve it: vllm serve {folder} --served-model-name {name}"], "", str(out)
     else:
         least = next((allowed for allowed in VLLM_RANKS if allowed >= rank), rank)
-        serve = f"vllm serve {shlex.quote(base)} --enable-lora --max-lora-rank {least} --lora-modules {name}={folder}"
-        tokenizer = base
-    refused = "  (where vLLM refuses a layer of the adapter, lm_head for one: export with --merge, and serve that)"
-    with_peft = "" if merged else "  # with peft installed"
+        lora = f"--enable-lora --max-lora-rank {least} --lora-modules {name}={folder}"
+        refused = "  (where vLLM refuses a layer of the adapter, lm_head for one: export with --merge, and serve that)"
+        serve = [f"serve it: vllm serve {shlex.quote(base)} {lora}", refused]
+        with_peft, tokenizer = "  # with peft installed", base
     return [
-        f"serve it: {serve}",
-        *([] if merged else [refused]),
+        *serve,
         "load it:  from transformers import AutoModelForCausalLM, AutoTokenizer",
         f"          model = AutoModelForCausalLM.from_pretrained({str(out)!r}){with_peft}",
         f"          tokenizer = AutoTokenizer.from_pretrained({tokenizer!r})",

@@ -21,13 +21,7 @@ from coderl_tasks.errors import TerminatedError
 from coderl_tasks.insight.logging import WarningLines, early_lines
 from coderl_tasks.planning.flow_plans import plan
 from coderl_tasks.policy.clients import causes
-from coderl_tasks.runtime.prefect_server import (
-    faults_explained,
-    is_up,
-    notice_of_unusable_server,
-    prefect_server,
-    ui_address,
-)
+from coderl_tasks.runtime import prefect_server
 from coderl_tasks.services import load_environment
 from coderl_tasks.settings import FlowSettings, PipelineSettings, parse_settings
 
@@ -35,8 +29,8 @@ DELIVERY_S, SIGTERM_GRACE_S = 30.0, 5.0
 
 
 def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
-    """Plans and runs the flow `name` (curate, train and so on) on a Prefect server; returns its result. Raises what the
-    flow raises, TerminatedError after SIGTERM, ConfigError or InfraError if the server refuses or stops answering."""
+    """Plans and runs the flow `name` on a Prefect server; its result. Raises what the flow raises, TerminatedError
+    after SIGTERM, ConfigError or InfraError if the server refuses or stops answering."""
     signal.signal(signal.SIGTERM, _raise_terminated)  # by default it ends the process without cleaning up
     load_environment()
     console = Console()
@@ -46,14 +40,14 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
         settings = asyncio.run(plan(settings))
         flow = getattr(import_module(f"flows.{name}"), name)
         _show_plain_lines()  # our warnings, without Prefect's; after the import, which sets up Prefect's logging
-        if (notice := notice_of_unusable_server()) is not None:  # of what listens on the default port
+        if (notice := prefect_server.notice_of_unusable_server()) is not None:  # of what listens on the default port
             console.print(notice, highlight=False, markup=False)
         with console.status("starting the Prefect server"):
-            api_url = stack.enter_context(prefect_server())
+            api_url = stack.enter_context(prefect_server.prefect_server())
         # The address that logs the user in goes to a terminal only, never to a log. soft_wrap keeps it copyable.
-        address = ui_address(api_url) if console.is_terminal else api_url.removesuffix("/api")
+        address = prefect_server.ui_address(api_url) if console.is_terminal else api_url.removesuffix("/api")
         console.print(f"Prefect UI: {address}", highlight=False, soft_wrap=True)
-        with faults_explained(api_url):
+        with prefect_server.faults_explained(api_url):
             try:
                 return asyncio.run(_run_and_send_logs(flow, settings, api_url))
             except BaseException as error:
@@ -133,7 +127,7 @@ async def _run_and_send_logs(flow: Any, settings: FlowSettings | PipelineSetting
     try:
         return await ended_by_sigterm(flow(settings))
     finally:
-        if is_up(api_url):  # else each event would be tried for minutes
+        if prefect_server.is_up(api_url):  # else each event would be tried for minutes
             for worker in (APILogWorker, EventsWorker):
                 drained = worker.drain_all(timeout=DELIVERY_S)
                 if inspect.isawaitable(drained):

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import rich.table
@@ -83,8 +84,7 @@ def watch(options: Namespace) -> int:
 
 
 def show(options: Namespace) -> int:
-    """`coderl show`: prints a problem of a run and its completions; if no problem is named, lists the problems that the
-    run solves least. With `--json` as JSON."""
+    """Prints a problem of a run and its completions; without a problem, those that the run solves least."""
     record = record_path(options.run)
     from coderl_tasks.insight.problem_view import print_problem, problems_frame, view_problem  # slow to import
 
@@ -120,9 +120,9 @@ def report(options: Namespace) -> int:
 
 
 def power(options: Namespace) -> int:
-    """`coderl power`: for each number of completions per problem, prints how many problems an evaluation needs to show
-    a difference of `--points` between two policies, and the least difference that a recorded evaluation can show. That
-    one (a folder, or a run: then its final one) tells how noisy outcomes are. Raises ConfigError."""
+    """For each number of completions per problem, prints how many problems an evaluation needs to show a difference of
+    `--points` between two policies, and the least difference that a recorded evaluation can show. That one (a folder,
+    or a run: then its final one) tells how noisy outcomes are."""
     if not 0 < options.points < 100 or not 0 < options.power < 1:
         raise ConfigError("--points is between 0 and 100, and --power between 0 and 1")
     # Losses are the share of problems that get worse, gains of those that get better: gains = losses + difference, and
@@ -221,9 +221,8 @@ def grade(options: Namespace) -> int:
 
 
 def audit(options: Namespace) -> int:
-    """`coderl audit`: looks for faults in the problems of a pool or of data, such as weak or contradictory tests, by
-    running programs in the sandbox. Writes a table and a page to `--out`, and prints a summary. A command that was
-    stopped goes on where it was, from its records in the folder."""
+    """Looks for faults in the tests of problems by running programs in the sandbox: writes a table and a page to
+    `--out`, and prints a summary. A command that was stopped goes on where it was, from its records in the folder."""
     import asyncio
 
     from coderl_tasks.curation.find_pool import named_problems
@@ -244,15 +243,10 @@ def audit(options: Namespace) -> int:
         async with SandboxClient(urls, max_concurrency) as client:
             judge = Judge(client, options.timeout)
             # checks: what a curation found of the pool's solutions, which is not checked again
-            how = {"seed": options.seed, "most": options.mutants, "checks": found.checks}
+            how: dict[str, Any] = {"seed": options.seed, "most": options.mutants, "checks": found.checks}
             with progress_bar(Console(stderr=True), "auditing") as update:
-                return await audit_problems(
-                    found.problems,
-                    judge,
-                    **how,
-                    folder=folder / "audit",
-                    on_progress=lambda done, total: update(completed=done, total=total),
-                )
+                how |= {"folder": folder / "audit", "on_progress": lambda done, n: update(completed=done, total=n)}
+                return await audit_problems(found.problems, judge, **how)
 
     with DirectoryLock(make_folder(folder / "audit"), instead="choose another --out"):
         with services(None) as used:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.journal.atomic import output_file
-from coderl_tasks.scorecard import KINDS, corpus
+from coderl_tasks.scorecard.corpus import KINDS, corpus
 from coderl_tasks.scorecard.scoring_run import ScoreCard, Scored, score_card
 from coderl_tasks.untrusted_text import printable
 

@@ -1,5 +1,6 @@
 """`coderl serve`, `up` and `view`: servers until they are stopped. Each imports only what it needs itself."""
 
+import os
 import signal
 import threading
 from argparse import Namespace
@@ -15,6 +16,8 @@ from coderl_tasks.paths import (
 )
 from local_servers.interface import ServerError, SetupError, read_key, serve_sandbox, serve_tinker
 
+NICENESS = 10
+
 
 def serve(options: Namespace) -> int:
     """`coderl serve`: runs an embedded Tinker or sandbox server in this process until it is stopped."""
@@ -24,16 +27,8 @@ def serve(options: Namespace) -> int:
             names = options.model or [NANO_MODEL]
             for name in names:
                 local_model_folder(name)  # converts a GGUF file now: a client's request may not start that
-            serve_tinker(
-                options.port,
-                options.host,
-                names,
-                folder_of=local_model_path,
-                root=private_folder(tinker_store()),
-                key=key,
-                device=options.device,
-                dtype=options.dtype,
-            )
+            how = {"device": options.device, "dtype": options.dtype, "root": private_folder(tinker_store()), "key": key}
+            serve_tinker(options.port, options.host, names, folder_of=local_model_path, **how)
         else:
             from coderl_tasks.sandbox_programs import PRELOADED
 
@@ -53,12 +48,13 @@ def view(options: Namespace) -> int:
 
     records = [record_path(record) for record in options.records]
     from coderl_tasks.view.library import Library  # which takes seconds to import
-    from coderl_tasks.view.view_server import first_page, listen, page_address, serve, server
+    from coderl_tasks.view.view_server import first_page, prepare
 
-    library, listener, key = Library(records), listen(options.port), _view_key()
-    prepared = server(library, key, listener)
-    print(page_address(listener, first_page(library, records), key), flush=True)
-    serve(prepared, listener, is_announced=library.is_whole)
+    library = Library(records)
+    address, serve = prepare(library, _view_key(), options.port, first_page(library, records))
+    print(address, flush=True)
+    os.nice(NICENESS)  # the run that somebody looks at comes first
+    serve()
     return 0
 
 
@@ -71,12 +67,12 @@ def _view_key() -> str:
 
 
 def up(options: Namespace) -> int:
-    """`coderl up`: runs a Prefect server (unless one runs), a worker for flows, and the viewer of runs, until
-    interrupted; with `--jobs FILE` (a job template) only deploys to a Kubernetes work pool. Returns the worker's exit
-    code, or 0."""
+    """Runs a Prefect server (unless one runs), a worker for flows and the viewer until interrupted. With `--jobs FILE`
+    (a job template) only deploys to a Kubernetes work pool. Returns the worker's exit code, or 0."""
     from coderl_tasks.runtime import prefect_server
     from coderl_tasks.services import load_environment
-    from coderl_tasks.view.view_server import serve_beside
+    from coderl_tasks.view.library import Library
+    from coderl_tasks.view.view_server import prepare
 
     load_environment()  # before Prefect is imported, which reads its settings then
     from coderl_tasks.runtime.worker import JOBS_POOL, deploy_all, deploy_jobs, run_worker, runs_at_once
@@ -100,7 +96,9 @@ def up(options: Namespace) -> int:
                 flush=True,
             )
         print(f"Prefect UI: {prefect_server.ui_address(api_url)}", flush=True)
-        print(f"runs and pools: {serve_beside(_view_key())}", flush=True)
+        address, serve = prepare(Library(), _view_key(), None, "/")
+        threading.Thread(target=serve, name="view", daemon=True).start()
+        print(f"runs and pools: {address}", flush=True)
         with prefect_server.faults_explained(api_url):
             deploy_all()
         print("deployments: curate, profile-shard, train, evaluate, pipeline, each /local", flush=True)

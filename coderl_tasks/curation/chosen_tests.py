@@ -1,9 +1,8 @@
 """Which of many candidate inputs become tests: those that fail the most programs that too few tests fail so far, and
 those of kinds that no test has yet.
 
-`quick_answers` runs one program on all inputs in one process of the sandbox, which takes a hundredth of the time that a
-process per input takes. What it finds only guides the choice: a program may carry something over from one input to the
-next. The judge verifies what is chosen.
+`quick_answers` runs a program on all inputs in one process of the sandbox, in a hundredth of the time of a process per
+input. It only guides the choice, as a program may carry something over to the next input: the judge verifies the rest.
 """
 
 import json
@@ -82,9 +81,8 @@ def is_meant(answer: Answer, kind: str, given: Set[str], statement: str) -> bool
 
 @dataclass(slots=True)
 class Goal:
-    """Something that tests should do: fail a wrong program, or have an input of some kind, since wrong programs that
-    nobody has thought of fail on inputs of other kinds. `tests` are the numbers of those that do, `times` says how many
-    of the tests chosen so far do, given ones included."""
+    """Something that tests should do: fail a wrong program, or have an input of some kind. `tests` are the numbers of
+    those that do, `times` says how many of the tests chosen so far do, given ones included."""
 
     tests: set[int]
     times: int
@@ -114,25 +112,24 @@ def choose(goals: Sequence[Goal], most: int) -> list[int]:
 def kinds_of_inputs(given: Sequence[set[str]], new: Sequence[set[str]]) -> list[Goal]:
     """The goal of each kind that some new input has. `given` and `new` are the `features` of each input."""
     had = Counter(kind for kinds in given for kind in kinds)
-    numbers: dict[str, set[int]] = {}
+    goals: dict[str, Goal] = {}
     for number, kinds in enumerate(new):
         for kind in sorted(kinds):
-            numbers.setdefault(kind, set()).add(number)
-    return [Goal(tests, had[kind], EDGE if kind.startswith("edge") else KIND) for kind, tests in numbers.items()]
+            worth = EDGE if kind.startswith("edge") else KIND
+            goals.setdefault(kind, Goal(set(), had[kind], worth)).tests.add(number)
+    return list(goals.values())
 
 
 def features(records: Sequence[Record], answer: str) -> set[str]:
     """What kind of input some records are: per field, and for each two fields, in words; and what the answer is."""
-    found = {
-        f"answer {answer[:20]}" if len(answer) < 3 else f"answer of {min(len(answer), 9)}",
-        f"cases {len(records)}",
-    }
+    found = {f"answer {answer}" if len(answer) < 3 else f"answer of {min(len(answer), 9)}", f"cases {len(records)}"}
     for record in records:
         fields = [_value_features(value) for value in record]
         # Few programs that are wrong for an empty value, or for 0, are wrong for any other.
-        edges = {number for number, value in enumerate(record) if not value and not isinstance(value, bool)}
-        found |= {f"edge {number}" for number in edges}
-        found |= {"edge of all"} if len(edges) == len(record) else set()
+        edges = [number for number, value in enumerate(record) if not value and not isinstance(value, bool)]
+        found.update(f"edge {number}" for number in edges)
+        if len(edges) == len(record):
+            found.add("edge of all")
         for number, kinds in enumerate(fields):
             found |= {f"{number} {kind}" for kind in kinds}
             found |= {f"{number} {one} {other}" for one, other in combinations(sorted(kinds), 2)}
@@ -151,10 +148,8 @@ def _order(one: Any, other: Any) -> str:
 
 
 def _value_features(value: Any) -> set[str]:
-    """Coarse features of one value of an input, as short texts that are only compared: of a number its sign, the number
-    of its digits and its parity; of a list or text its length, its order, where its extremes lie, and the features of
-    its elements. Tests are chosen to cover features that the given tests lack. Counts are capped, so that there are few
-    features."""
+    """Coarse features of one value of an input, as short texts that are only compared. Counts are capped, so that there
+    are few features."""
     if isinstance(value, bool) or value is None:
         return {str(value)}
     if isinstance(value, int | float):
@@ -165,29 +160,21 @@ def _value_features(value: Any) -> set[str]:
     items = list(value)  # of a dict its keys
     found = {f"size {min(len(items), 5)}", f"even {len(items) % 2}"}
     if items and isinstance(value, str):
-        found |= {
-            f"first {_character_class(items[0])}",
-            f"last {_character_class(items[-1])}",
-            *map(_character_class, items),
-        }
-        found.add(f"words {min(len(value.split()), 5)}")
+        classes = list(map(_character_class, items))
+        found |= {f"first {classes[0]}", f"last {classes[-1]}", *classes, f"words {min(len(value.split()), 5)}"}
     with suppress(TypeError):  # elements without an order, or unhashable: what was found until then stays
         ordered = sorted(items)
         found.add("falling" if items == ordered[::-1] else "rising" if items == ordered else "unordered")
         if len(items) > 1:
-            found |= {f"most at {_end(items, ordered[-1])}", f"least at {_end(items, ordered[0])}"}
-            # Whether the least is, the most is, and any is repeated.
-            found.add(
-                f"repeated {ordered[0] == ordered[1]} {ordered[-1] == ordered[-2]} {len(set(items)) < len(items)}"
-            )
+            for name, item in (("most", ordered[-1]), ("least", ordered[0])):
+                end = "the start" if item == items[0] else "the end" if item == items[-1] else "neither end"
+                found.add(f"{name} at {end}")
+            is_least_repeated, is_most_repeated = ordered[0] == ordered[1], ordered[-1] == ordered[-2]
+            found.add(f"repeated {is_least_repeated} {is_most_repeated} {len(set(items)) < len(items)}")
     if isinstance(value, dict):
         return found | {f"value {kind}" for each in value.values() for kind in _value_features(each)}
     inner = [each for each in items if not isinstance(each, str) or len(each) > 1]  # not the characters of a text
     return found | {f"has {kind}" for each in inner for kind in _value_features(each)}
-
-
-def _end(items: Sequence[Any], item: Any) -> str:
-    return "the start" if item == items[0] else "the end" if item == items[-1] else "neither end"
 
 
 def _character_class(text: str) -> str:

@@ -47,8 +47,7 @@ class FoundPool:
     @property
     def kept(self) -> int | None:
         """How many problems it has, as the manifest says; None if nothing says it."""
-        kept = self.manifest.get("kept")
-        return None if kept is None else int(kept)
+        return self.manifest.get("kept")
 
     @property
     def written(self) -> float:
@@ -119,7 +118,12 @@ def named_problems(name: str, limit: int = -1) -> NamedProblems:
     `limit` rows (-1: all), and what a pool's curation recorded of these solutions. Raises ConfigError, with the near
     names, if there is neither, or no problem with tests to run, and DataError for data that cannot be read."""
     path = find_local(str(POOLS / name)) or find_local(name)
-    if path is not None and not _is_pool_path(path):
+    is_pool = path is not None and (
+        path.name == POOL_FILE
+        or path.parent == POOLS.resolve()
+        or any((path / file).is_file() for file in (POOL_FILE, MANIFEST_FILE))
+    )
+    if path is not None and not is_pool:
         loaded = load_problems(str(path), role="train", limit=limit)
         found = NamedProblems(path.stem, loaded.problems, unusable=loaded.unusable)
     else:
@@ -135,19 +139,11 @@ def named_problems(name: str, limit: int = -1) -> NamedProblems:
     return found
 
 
-def _is_pool_path(path: Path) -> bool:
-    """Whether a path is a pool's table, a pool's folder, or an unfinished pool: a folder where pools lie by default."""
-    is_pool_folder = any((path / file).is_file() for file in (POOL_FILE, MANIFEST_FILE))
-    return is_pool_folder or path.name == POOL_FILE or path.parent == POOLS.resolve()
-
-
 def wanted_pool(settings: TrainSettings, at_least: int, pools: Path = POOLS) -> FoundPool | CurateSettings:
     """The pool to train a run on; if there is none, the curation that `train` runs first, of all problems of `dataset`.
-
     "latest" is the newest pool in `pools` (by manifest) for the model and environment with `at_least` problems, since
     nobody means a small experiment without naming it, nor a pool for another run's policy. If `dataset` is given
-    without `pool`, it is of that data set. Raises ConfigError if a named pool is missing, or all are too small.
-    """
+    without `pool`, it is of that data set. Raises ConfigError if a named pool is missing, or all are too small."""
     if settings.pool != LATEST:
         return find_pool(settings.pool, pools=pools)
     found = _finished_pools(settings.model_name, pools, settings.environment)
@@ -175,22 +171,22 @@ def dataset_pool(settings: TrainSettings, pools: Path = POOLS) -> CurateSettings
 
 
 def _is_of_dataset(pool: FoundPool, settings: TrainSettings) -> bool:
-    made = pool.made_with
-    if made is None:
+    if (made := pool.made_with) is None or not same_source(made.dataset, settings.dataset):
         return False
-    return same_source(made.dataset, settings.dataset) and same_side(evaluation_side(made), evaluation_side(settings))
+    return same_side(evaluation_side(made), evaluation_side(settings))
 
 
 def _finished_pools(model_name: str, pools: Path, environment: str) -> list[FoundPool]:
     """The pools in `pools` that were curated with `model_name` for `environment`, and are not empty."""
+    # By the manifest, which is written last: a folder without one is a curation that has not ended.
+    found = [FoundPool(file.with_name(POOL_FILE), _readable(file)) for file in pools.glob(f"*/{MANIFEST_FILE}")]
     return [
         pool
-        # By the manifest, which is written last: a folder without one is a curation that has not ended.
-        for manifest_file in pools.glob(f"*/{MANIFEST_FILE}")
-        if (file := manifest_file.with_name(POOL_FILE)).is_file()
-        and (manifest := _readable(manifest_file)).get("kept")
-        and same_model(str(manifest.get("model_name")), model_name)
-        and (pool := FoundPool(file, manifest)).environment in (environment, None)
+        for pool in found
+        if pool.file.is_file()
+        and pool.kept
+        and same_model(str(pool.manifest.get("model_name")), model_name)
+        and pool.environment in (environment, None)
         and pool.of_run is None
         and not pool.name.startswith(OF_DATASET)
     ]

@@ -1,8 +1,5 @@
 """curate from_run=RUN: a pool for a run's newest policy, profiled by the run's own rollouts.
 
-Training moves the policy away from the one that its pool's profile measured. Most rollouts of the run are by policies
-close to the newest one, so problems that they settle are not sampled again.
-
 1. The policy is the run's last checkpoint with sampler weights. The pool's folder records it (policy.json) before
    anything is sampled, so a resumed curation has the same policy even if the run went on.
 2. Rollouts up to that checkpoint's step count. One that is `age` steps old weighs 1 / (1 + age / HALF_AGE), as where
@@ -67,9 +64,9 @@ def base_policy(model_name: str) -> dict[str, str | int]:
 
 
 def filled_from_run(settings: CurateSettings) -> CurateSettings:
-    """Fills in the settings that the user did not give: model, data and sampling are the run's (`from_run`), and what
-    else decides a pool's content is that of the pool it was trained on. Raises ConfigError if there is no such run, if
-    it has no checkpoint to sample from, or if a given setting of FIXED_BY_RUN differs from the run's."""
+    """Fills in the settings that the user did not give: model, data and sampling are the run's, and what else decides a
+    pool's content is that of the pool it was trained on. Raises ConfigError if there is no such run, if it has no
+    checkpoint to sample from, or if a given setting of FIXED_BY_RUN differs from the run's."""
     assert settings.from_run is not None
     run = run_path(settings.from_run).resolve()
     prefix = f"from_run={settings.from_run}"
@@ -150,9 +147,9 @@ class RunEstimates:
 
 
 def estimate_from_run(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> RunEstimates:
-    """Estimates the policy's pass rates on `problems` (with tests) from rollouts that its run recorded: pass counts and
-    profile rows. Reads the steps up to the policy's; a rollout that is n steps older weighs 1 / (1 + n / HALF_AGE).
-    Leaves out problems that the run did not sample, or graded with another number of tests or another comparator."""
+    """Estimates the policy's pass rates on `problems` (with tests) from rollouts that its run recorded, up to the
+    policy's step. Leaves out problems that the run did not sample, or graded with another number of tests or another
+    comparator."""
     unread = ("completion", "logprobs", "base_logprobs", "failed_output", "reason")  # large, or of no use here
     columns = [name for name in ROLLOUT_SCHEMA if name not in unread]
     files = [file for file in scored_files(Path(policy.run)) if int(file.parent.name) <= policy.step]

@@ -1,28 +1,25 @@
 """checkers=infer: which built-in comparator a problem needs whose references do not print what its tests expect.
 
 A wrong reference and a problem with several right answers look alike: the outputs differ. So a comparator is inferred
-only if nothing speaks against it; otherwise the problem stays `undecided` with the reason, and its tests compare as
-before. The rules, for a problem that names no comparator and no checker:
+only if nothing speaks against it; otherwise the problem stays `undecided` with the reason. The rules, for a problem
+that names no comparator and no checker:
 
 1. *Candidates.* Three freedoms: letter case, numbers (the tolerance that the statement names, else 1e-6 for integers
    too), and order (lines, else tokens, else `set`). Of each the strictest under which every reference that answers all
    tests agrees with the expected outputs. `exact` is no candidate: it accepts less than the default. If two freedoms
    explain the outputs, or the statement names another one too, no single comparator is right.
 2. *Evidence.* The statement says so, and one reference answers. Or no reference prints what the tests expect, and two
-   differ from each other: one right reference beside one that prints another order is what a forgotten tie-break looks
-   like. That elements may be repeated only words can say. Where the statement allows any order and no reference shows
-   one, its words must be able to mean one thing only: lines of one token, a single line, a list of scalars.
+   differ from each other: one right reference beside one that prints another order may be a forgotten tie-break. That
+   elements may be repeated only words can say. Where the statement allows any order and no reference shows one, its
+   words must be able to mean one thing only: lines of one token, a single line, a list of scalars.
 3. *Against it.* The statement says that any of several answers is right, which no comparator can check. Against order:
    the statement asks for some order, or frees only a part of it (ties, the members of each group); one input holds
    several cases, whose answers must not mix; or the tokens are those of the input, or 1 to n, in every test, so that
    their order is the answer, and a program that echoes the input would pass.
 4. *Known-wrong programs* must still fail. Those are the problem's own (`wrong_solutions`) that fail now, and mutants of
    the references that differ from them in a way in which the references do not differ from each other: tokens that
-   change their line though references only change the order within lines, or integers beside inexact decimals. A
-   mutant that only prints in another order is not known to be wrong if order is what references differ in; one whose
-   tokens differ fails under every candidate anyway. So mutants run only where a candidate is coarser than what was
-   seen: `tokens_any_order`, `set` and `float`. Failing completions of a profile are not known to be wrong: they failed
-   under the comparator in doubt (and the profile comes later).
+   change their line though references only change the order within lines, or integers beside inexact decimals. So
+   mutants run only where a candidate is coarser than what was seen: `tokens_any_order`, `set` and `float`.
 """
 
 import ast
@@ -30,14 +27,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from coderl_tasks.curation.mutants import mutants
 from coderl_tasks.curation.phrases import Said, said_of_answers
 from coderl_tasks.curation.recorded_checks import graded
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.problems.assertion_tests import NOT_PYTHON
 from coderl_tasks.problems.comparators import DEFAULT, TOLERANCE, UNORDERED, comparator, is_number, lines, parse_value
 from coderl_tasks.problems.problem import Problem
 
@@ -48,16 +47,11 @@ Answers = Sequence[str]
 """What a program answers, test by test, or the expected outputs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inference:
+class Inference(NamedTuple):
     """The inferred comparator, "" if it is undecided, and one line that says what it rests on, or what is missing."""
 
     comparator: str
     reason: str
-
-    @classmethod
-    def undecided(cls, reason: str) -> "Inference":
-        return cls("", reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +113,20 @@ class _Evidence:
             is_loose = max(map(float, said.tolerance.partition(":")[2].split(","))) > TOLERANCE
             if any(_is_integer(token) or (is_loose and is_number(token)) for token in tokens):
                 freedoms.append(said.tolerance)
-        if said.any_order and any(len({repr(part) for part in _parts(each)}) > 1 for each in self.elements()):
-            freedoms.append(self.order[0])
+        if said.any_order:
+            # The elements of each test, or of a single line its tokens.
+            parts = [each[0] if len(each) == 1 and isinstance(each[0], list) else each for each in self.elements()]
+            if any(len(set(map(repr, each))) > 1 for each in parts):
+                freedoms.append(self.order[0])
         return freedoms
 
 
 async def infer_comparator(
     problem: Problem, codes: Sequence[str], judge: Judge, seed: int, *, disagree: bool
 ) -> Inference | None:
-    """Infers whether a problem needs a comparator that is freer than the default in one respect, and which: any order
-    of the output, any letter case, or small errors of numbers. `codes` are the reference solutions; `disagree` says
-    that one of them fails tests by its answers. The result is None if neither they nor the statement suggest another
-    comparator, and undecided if the evidence conflicts or is too little. The problem's time limit has to be enough for
-    its references. Raises InfraError if one cannot be run."""
+    """Infers which comparator a problem needs that is freer than the default; None if neither its references (`codes`)
+    nor the statement suggest one. `disagree` says that a reference fails tests by its answers. The problem's time limit
+    has to be enough for its references. Raises InfraError if one cannot be run."""
     evidence = _Evidence(problem.whole(), said_of_answers(problem.statement))
     stated = evidence.stated_freedoms()
     if not (disagree or stated):
@@ -149,15 +144,13 @@ async def infer_comparator(
     fitting = _comparators_that_fit(evidence, stated, bool(disagreeing))
     if not fitting:
         if stated and disagreeing:  # neither what the statement allows nor the default accepts all references
-            return Inference.undecided(f"the references do not agree as {', '.join(stated)}")
+            return Inference("", f"the references do not agree as {', '.join(stated)}")
         return None
-    if objection := _objection(evidence, fitting, stated):  # such as two freedoms that fit
-        return Inference.undecided(objection)
     name = fitting[0]  # the only one: two are an objection
-    if missing := _missing_evidence(evidence, name):
-        return Inference.undecided(missing)
+    if why_not := _objection(evidence, fitting, stated) or _missing_evidence(evidence, name):
+        return Inference("", why_not)
     if passing := await _passing_wrong_program(evidence, name, judge, seed):
-        return Inference.undecided(f"{name} would do, but {passing} passes under it")
+        return Inference("", f"{name} would do, but {passing} passes under it")
     return Inference(name, _reason_in_words(evidence, name, len(disagreeing)))
 
 
@@ -208,11 +201,8 @@ def _missing_evidence(evidence: _Evidence, name: str) -> str:
 
 
 def _reason_in_words(evidence: _Evidence, name: str, n_deviating: int) -> str:
-    """What a decision rests on, in one line."""
-    phrase = evidence.phrase(name)
-    said = f' the statement says "{phrase}";' if phrase else ""
-    wrong = len(evidence.problem.wrong_solutions)
-    known = f"; none of {wrong} known-wrong programs passes" if wrong else ""
+    said = f' the statement says "{phrase}";' if (phrase := evidence.phrase(name)) else ""
+    known = f"; none of {wrong} known-wrong programs passes" if (wrong := len(evidence.problem.wrong_solutions)) else ""
     references = f"{n_deviating} of {len(evidence.references)} references differ from the expected outputs"
     return f"inferred:{said} {references}, and all agree as {name}{known}"
 
@@ -239,23 +229,22 @@ def _order_is_the_answer(evidence: _Evidence) -> bool:
 
 
 async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, seed: int) -> str:
-    """Returns which wrong program the comparator `name` accepts, in words, or "" if it accepts none. Tried are the
-    problem's known-wrong programs, and mutants of the references. A mutant that passes may be right. It counts as wrong
-    if it breaks a stricter relation of expected and actual answers that every reference keeps: where tokens may come in
-    any order, such a relation is "each line has the same tokens"."""
+    """Which wrong program the comparator `name` accepts, in words, "" if none (rule 4). A mutant that passes counts as
+    wrong if it breaks a stricter relation of expected and actual answers that every reference keeps: where tokens may
+    come in any order, such a relation is "each line has the same tokens"."""
     problem = replace(evidence.problem, comparator=name)
     # One that passes with the present comparator too says nothing about `name`.
     for number, code in enumerate(problem.wrong_solutions, 1):
         if (await graded(judge, problem, code)).passed and not (await graded(judge, evidence.problem, code)).passed:
             return f"known-wrong program {number}"
+
+    def holds(relation: Relation, answers: Answers) -> bool:
+        return all(relation(one, other) for one, other in zip(evidence.expected, answers, strict=True))
+
     # Relations compare lines: of an output of one line in any order they say no more than the comparator.
     says_nothing = evidence.is_one_line and name in UNORDERED
     relations = () if says_nothing else _FINER_RELATIONS.get(name.partition(":")[0], ())
-    kept_by_references = [
-        relation
-        for relation in relations
-        if all(_holds_in_all_tests(relation, evidence.expected, answers) for answers in evidence.references)
-    ]
+    kept_by_references = [each for each in relations if all(map(partial(holds, each), evidence.references))]
     if not kept_by_references:  # then nothing tells a wrong mutant that passes from a right one
         return ""
     drawn = [mutants(code, seed_for(seed, "mutants", problem.problem_id), MOST_MUTANTS) for code in evidence.programs]
@@ -267,10 +256,7 @@ async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, s
         if not (await graded(judge, problem, code)).passed:
             return False
         answers = await judge.outputs(problem, code)
-        is_complete = len(answers) == len(problem.tests)
-        return is_complete and not all(
-            _holds_in_all_tests(relation, evidence.expected, answers) for relation in kept_by_references
-        )
+        return len(answers) == len(problem.tests) and not all(holds(each, answers) for each in kept_by_references)
 
     wrong = await asyncio.gather(*map(is_wrong, round_robin[:MOST_MUTANTS]))
     return "a wrong mutant of a reference" if any(wrong) else ""
@@ -278,10 +264,6 @@ async def _passing_wrong_program(evidence: _Evidence, name: str, judge: Judge, s
 
 Relation = Callable[[str, str], bool]
 """Whether two outputs differ only as a relation allows that is finer than some comparator."""
-
-
-def _holds_in_all_tests(relation: Relation, wanted: Answers, got: Answers) -> bool:
-    return all(relation(one, other) for one, other in zip(wanted, got, strict=True))
 
 
 def _bags(text: str) -> list[tuple[bytes, ...]]:
@@ -319,16 +301,11 @@ def _is_integer(token: bytes) -> bool:
     return is_number(token) and token.lstrip(b"-").isdigit()
 
 
-def _parts(elements: list[Any]) -> list[Any]:
-    """The elements, or of a single line its tokens."""
-    return elements[0] if len(elements) == 1 and isinstance(elements[0], list) else elements
-
-
 def shape(code: str) -> str:
     """What two copies of a program have in common: its syntax, without layout and comments."""
     try:
         return ast.dump(ast.parse(code))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except NOT_PYTHON:
         return code
 
 

@@ -1,11 +1,9 @@
 """The format of a `stdin` problem's inputs: how their lines become records of values, and records become lines.
 
 A format is inferred from all given inputs together: the simplest sequence of items that parses every one of them. An
-item is a row, an array, a counted row or several lines, each one of these (see `_parse_item`).
-
-An input may also be a number of cases, each in the same format: then every case is a record. Whether a number is the
-length of a list is left to the constraints of `new_inputs`, except where it says how many lines follow. Of lines that
-are counted rows, a record has the lists alone.
+item is a row, an array, a counted row or several lines, each one of these (see `_parse_item`). An input may also be a
+number of cases, each in the same format: then every case is a record. Whether a number is the length of a list is left
+to the constraints of `new_inputs`, except where it says how many lines follow.
 """
 
 import re
@@ -39,18 +37,18 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class InputFormat:
-    """Items and, per field, whether its tokens are integers, decimals (with so many digits) or strings."""
+    """Items and, per field, the type of its tokens: integers, decimals (with so many digits) or strings."""
 
     items: tuple[_Item, ...]
     has_cases: bool
-    types: tuple[tuple[str, int], ...]
+    types: tuple[tuple[type, int], ...]
 
     def parse(self, text: str) -> list[Record] | None:
         """The records of an input, None if it is not in this format."""
         raw = _parse_cases(self.items, self.has_cases, _lines(text))
         if raw is None:
             return None
-        return [[_typed(value, *kind) for value, kind in zip(record, self.types, strict=True)] for record in raw]
+        return [[_typed(value, kind) for value, (kind, _) in zip(record, self.types, strict=True)] for record in raw]
 
     def render(self, records: Sequence[Record]) -> str:
         lines = [str(len(records))] if self.has_cases else []
@@ -68,7 +66,9 @@ def infer_format(texts: Sequence[str], statement: str = "") -> InputFormat | Non
         return None
     with suppress(_TooManyAttempts):
         search = _Search(statement)
-        for has_cases in (True, False) if _may_have_cases(inputs) else (False,):
+        # The first line may be a number of cases if it is no greater than that of the lines after it.
+        may_have_cases = all(_INTEGER.fullmatch(lines[0]) and 0 < int(lines[0]) < len(lines) for lines in inputs)
+        for has_cases in (True, False) if may_have_cases else (False,):
             found = search.case_formats(inputs) if has_cases else search.continued(list(map(_Position, inputs)))
             for items in found:
                 raw = [_parse_cases(items, has_cases, lines) for lines in inputs]
@@ -84,26 +84,22 @@ def _lines(text: str) -> list[str]:
     return lines if all(lines) else []
 
 
-def _may_have_cases(inputs: Sequence[list[str]]) -> bool:
-    """Whether the first line is a number that is no greater than that of the lines after it."""
-    return all(_INTEGER.fullmatch(lines[0]) and 0 < int(lines[0]) <= len(lines) - 1 for lines in inputs)
-
-
 class _TooManyAttempts(Exception):
     """Lines that fit so many formats say nothing of what they mean."""
 
 
 class _Position(NamedTuple):
-    """How far some items parse an input: the `place` of its next line, and by field of these items the token ("" for a
-    list), since a token may be the number of lines of a later item."""
+    """How far some items parse an input: the `place` of its next line, and the fields of these items: a token or a list
+    each. A token may be the number of lines of a later item."""
 
     lines: list[str]
     place: int = 0
-    tokens: tuple[str, ...] = ()
+    fields: tuple[Any, ...] = ()
 
-    def following(self, count: int) -> list[str]:
-        """So many lines; fewer at the end."""
-        return self.lines[self.place : self.place + count]
+    def number(self, field: int) -> int | None:
+        """The number in a field; None if it is none."""
+        token = self.fields[field]
+        return int(token) if isinstance(token, str) and _INTEGER.fullmatch(token) else None
 
 
 class _Search:
@@ -111,12 +107,9 @@ class _Search:
 
     def __init__(self, statement: str) -> None:
         self.attempts = 0
-        self.says_cases = bool(
-            re.search(r"test ?cases?\b|number of (cases|tests|data ?sets)", statement, re.IGNORECASE)
-        )
-        self.says_list = bool(
-            re.search(r"\b(line of|the|n) (integers|numbers|values|words)\b(?! `?\w\b)", statement, re.IGNORECASE)
-        )
+        cases, values = r"test ?cases?\b|number of (cases|tests|data ?sets)", r"(integers|numbers|values|words)"
+        self.says_cases = bool(re.search(cases, statement, re.IGNORECASE))
+        self.says_list = bool(re.search(rf"\b(line of|the|n) {values}\b(?! `?\w\b)", statement, re.IGNORECASE))
 
     def case_formats(self, inputs: Sequence[list[str]]) -> Iterator[tuple[_Item, ...]]:
         """Formats of one case: first with as many lines in every case, then those that begin with a number of lines."""
@@ -131,9 +124,9 @@ class _Search:
                 yield (_Item("row", width), _Item("lines", count_field=field, count_offset=offset, line=line))
 
     def continued(self, at: Sequence[_Position], items: tuple[_Item, ...] = ()) -> Iterator[tuple[_Item, ...]]:
-        """Yields every sequence of items that begins with `items` and parses all inputs to their end. `at` has for each
-        input the place behind `items`. Depth first: each item that may follow is tried, in the order of `next_items`,
-        the simplest first. Raises _TooManyAttempts after _MOST_ATTEMPTS in all."""
+        """Yields every sequence of items that begins with `items` and parses all inputs to their end, depth first, in
+        the order of `next_items`. `at` has for each input the place behind `items`. Raises _TooManyAttempts after
+        _MOST_ATTEMPTS in all."""
         ended = [position.place == len(position.lines) for position in at]
         if all(ended):
             yield items
@@ -145,22 +138,14 @@ class _Search:
             self.attempts += 1
             if self.attempts > _MOST_ATTEMPTS:
                 raise _TooManyAttempts
-            after = []
-            for lines, place, tokens in at:
-                parsed = _parse_item(item, lines, place, tokens)
-                if parsed is None:  # this input does not have the item here
-                    break
-                fields, next_place = parsed
-                # A list is no count of later items: "" keeps its place.
-                new_tokens = [field if isinstance(field, str) else "" for field in fields]
-                after.append(_Position(lines, next_place, (*tokens, *new_tokens)))
-            else:  # every input has it
+            after = [parsed for position in at if (parsed := _parse_item(item, position)) is not None]
+            if len(after) == len(at):  # every input has the item here
                 yield from self.continued(after, (*items, item))
 
     def next_items(self, at: Sequence[_Position], is_first: bool) -> Iterator[_Item]:
-        """Yields the items that may come next in all inputs (next line of each: `at`), the likeliest first, since the
-        first sequence of items that parses all inputs is taken. The lines `3 1 2 3` and `2 5 7`, say, are first taken
-        for counted rows (a number, and so many others), then for arrays."""
+        """Yields the items that may come next in all inputs, the likeliest first, since the first sequence of items
+        that parses all inputs is taken. The lines `3 1 2 3` and `2 5 7`, say, are first taken for counted rows (a
+        number, and so many others), then for arrays."""
         yield from self._counted_lines(at)
         lines = [position.lines[position.place] for position in at]
         separator = _separator(lines)
@@ -191,17 +176,16 @@ class _Search:
     def _counted_lines(self, at: Sequence[_Position]) -> Iterator[_Item]:
         """Yields items of as many lines as an earlier token says, or one less (edges of a tree), or one more."""
         least_of_all = 1 if self.says_cases else 2  # if every count is 1, that says little
-        for field in range(len(at[0].tokens)):
-            if not all(_INTEGER.fullmatch(position.tokens[field]) for position in at):
+        for field, offset in product(range(len(at[0].fields)), (0, -1, 1)):
+            counts = [count + offset for position in at if (count := position.number(field)) is not None]
+            if len(counts) < len(at) or max(counts) < least_of_all or min(counts) < 1:
                 continue
-            for offset in (0, -1, 1):
-                counts = [int(position.tokens[field]) + offset for position in at]
-                if max(counts) < least_of_all or min(counts) < 1:
-                    continue
-                counted = [line for position, n in zip(at, counts, strict=True) for line in position.following(n)]
-                if len(counted) == sum(counts):  # else an input ends before
-                    for item in self.line_items(counted):
-                        yield _Item("lines", count_field=field, count_offset=offset, line=item)
+            counted = [
+                line for (lines, place, _), n in zip(at, counts, strict=True) for line in lines[place : place + n]
+            ]
+            if len(counted) == sum(counts):  # else an input ends before
+                for item in self.line_items(counted):
+                    yield _Item("lines", count_field=field, count_offset=offset, line=item)
 
     def line_items(self, lines: Sequence[str]) -> Iterator[_Item]:
         separator = _separator(lines)
@@ -226,73 +210,64 @@ def _is_counted(tokens: Sequence[str]) -> bool:
 
 
 def _parse_cases(items: Sequence[_Item], has_cases: bool, lines: list[str]) -> list[list[Any]] | None:
-    """Parses the lines of one input by a format, `items`: returns each case's fields (a token or a list each); None if
-    they do not fit. `has_cases`: the first line says how many cases follow; otherwise the input is one case."""
-    if not lines:
+    """The fields of each case of one input; None if its lines are not in the format. `has_cases`: the first line says
+    how many cases follow; otherwise the input is one case."""
+    if not lines or (has_cases and not _INTEGER.fullmatch(lines[0])):
         return None
-    place, cases = 0, 1  # `place` is the next line to read
-    if has_cases:
-        if not _INTEGER.fullmatch(lines[0]):
-            return None
-        place, cases = 1, int(lines[0])
+    place, cases = (1, int(lines[0])) if has_cases else (0, 1)
     records = []
     for _ in range(cases):
-        fields: list[Any] = []
+        at = _Position(lines, place)
         for item in items:
-            # With the fields so far: one of them may say how many lines the item has.
-            parsed = _parse_item(item, lines, place, fields)
+            parsed = _parse_item(item, at)
             if parsed is None:
                 return None
-            more, place = parsed
-            fields += more
-        records.append(fields)
+            at = parsed
+        place = at.place
+        records.append([*at.fields])
     return records if place == len(lines) else None
 
 
-def _parse_item(item: _Item, lines: list[str], place: int, fields: Sequence[Any]) -> tuple[list[Any], int] | None:
-    """Parses one item of a format at line `place`: returns its fields and the number of the next line, or None if the
-    lines do not fit. `fields` are those of earlier items. By the item's kind, a line `2 5 7` has the fields
+def _parse_item(item: _Item, at: _Position) -> _Position | None:
+    """The position behind an item, with the item's fields; None if the lines do not fit. By the item's kind, a line
+    `2 5 7` has the fields
 
     row        a token each: "2", "5", "7"
     array      one list, of any length: ["2", "5", "7"]
     counted    a number, and the list of so many tokens: "2", ["5", "7"]
     lines      (as many as an earlier field says, or all that remain) one list, with a value for each line
     """
+    lines, place, fields = at
     if item.kind == "lines":
-        return _parse_lines(item, lines, place, fields)
-    if place >= len(lines):
-        return None
-    tokens = lines[place].split(item.separator)
+        return _parse_lines(item, at)
+    tokens = lines[place].split(item.separator) if place < len(lines) else [""]
     if "" in tokens:  # two separators in a row: it separates something else
         return None
     if item.kind == "counted":
-        return ([tokens[0], tokens[1:]], place + 1) if _is_counted(tokens) else None
+        return _Position(lines, place + 1, (*fields, tokens[0], tokens[1:])) if _is_counted(tokens) else None
     if item.kind == "array":
-        return [tokens], place + 1
-    return (list(tokens), place + 1) if len(tokens) == item.size else None
+        return _Position(lines, place + 1, (*fields, tokens))
+    return _Position(lines, place + 1, (*fields, *tokens)) if len(tokens) == item.size else None
 
 
-def _parse_lines(item: _Item, lines: list[str], place: int, fields: Sequence[Any]) -> tuple[list[Any], int] | None:
+def _parse_lines(item: _Item, at: _Position) -> _Position | None:
     """As `_parse_item`, of an item of several lines."""
     assert item.line is not None
-    count = len(lines) - place  # all that remain
-    if item.count_field is not None:
-        count_text = fields[item.count_field]
-        if not isinstance(count_text, str) or not _INTEGER.fullmatch(count_text):
-            return None
-        count = int(count_text) + item.count_offset
-    if count < 0 or place + count > len(lines):
+    lines, place, fields = at
+    counted = len(lines) - place if item.count_field is None else at.number(item.count_field)
+    end = -1 if counted is None else place + counted + item.count_offset
+    if not place <= end <= len(lines):
         return None
     values: list[Any] = []
-    for number in range(place, place + count):
-        parsed = _parse_item(item.line, lines, number, fields)
+    for number in range(place, end):
+        parsed = _parse_item(item.line, at._replace(place=number))
         if parsed is None:
             return None
-        line_fields, _ = parsed
+        line_fields = [*parsed.fields[len(fields) :]]
         # Of a counted row only the list: the number in front follows from it.
         is_one_value = len(line_fields) == 1 or item.line.kind == "counted"
         values.append(line_fields[-1] if is_one_value else line_fields)
-    return [values], place + count
+    return _Position(lines, end, (*fields, values))
 
 
 def _rendered(items: Sequence[_Item], fields: Sequence[Any]) -> Iterator[str]:
@@ -311,27 +286,22 @@ def _rendered(items: Sequence[_Item], fields: Sequence[Any]) -> Iterator[str]:
             yield item.separator.join(next(waiting))
 
 
-def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, list):
-        for inner in value:
-            yield from _leaves(inner)
-    else:
-        yield value
+def _leaves(value: Any) -> list[str]:
+    return [leaf for inner in value for leaf in _leaves(inner)] if isinstance(value, list | tuple) else [value]
 
 
-def _type(values: Sequence[Any]) -> tuple[str, int]:
-    tokens = [token for value in values for token in _leaves(value)]
+def _type(values: Sequence[Any]) -> tuple[type, int]:
+    """The type of a field's tokens, and with how many decimals they are written."""
+    tokens = [*_leaves(values)]
     if all(_INTEGER.fullmatch(token) and token != "-0" for token in tokens):
-        return "integer", 0
+        return int, 0
     if all(_DECIMAL.fullmatch(token) or _INTEGER.fullmatch(token) for token in tokens):
-        return "decimal", max(len(token.partition(".")[2]) for token in tokens)
-    return "string", 0
+        return float, max(len(token.partition(".")[2]) for token in tokens)
+    return str, 0
 
 
-def _typed(value: Any, kind: str, digits: int) -> Any:
-    if isinstance(value, list):
-        return [_typed(inner, kind, digits) for inner in value]
-    return {"integer": int, "decimal": float, "string": str}[kind](value)
+def _typed(value: Any, kind: type) -> Any:
+    return [_typed(inner, kind) for inner in value] if isinstance(value, list) else kind(value)
 
 
 def _texts(value: Any, digits: int) -> Any:

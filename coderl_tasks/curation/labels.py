@@ -8,15 +8,12 @@ the set's distribution of pass rates is learned first, and updated by a problem'
    they are the uniform distribution. All of it is on a grid of CELLS cells and the two ends: posteriors are exact sums.
 2. The weights are learned by EM from how many problems had k of n passes: of all problems, of each split, and of each
    split's thirds by the prompt's length. A group is drawn towards the one that holds it, as if STRENGTH more problems
-   had been seen that look like that one (a Dirichlet prior; the weights are the posterior's mode). So a split of ten
-   problems has nearly the weights of all, and one of a thousand its own.
+   had been seen that look like that one (a Dirichlet prior; the weights are the posterior's mode).
 3. A stopping rule decides the number of samples from these samples. That biases k / n, but not the posterior: the
    probability of a sequence of outcomes is p^k (1 - p)^(n - k) times a factor of the rule, which is free of p.
-4. The result depends only on the profile, in any order of its problems, so a curation that was killed ends with the
-   same labels. The weights are rounded before they are used, and the manifest has them.
+4. The result depends only on the profile, in any order of its problems. The weights are rounded before they are used.
 
-Limits: two samples per problem determine two numbers of the distribution, the Dirichlet prior the rest. The features
-are the split and the prompt's length; profile_mode=screen adds outcomes of similar statements (`curation.screen`).
+Two samples per problem determine two numbers of the distribution, the Dirichlet prior the rest.
 
 Sources: Efron 2016, "Empirical Bayes deconvolution estimates"; Dempster, Laird and Rubin 1977 (EM).
 """
@@ -175,10 +172,8 @@ _BINS = np.minimum((RATES * POSTERIOR_BINS).astype(int), POSTERIOR_BINS - 1)
 
 
 def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | None = None) -> pl.DataFrame:
-    """Adds to each problem of `profile` its most probable `difficulty`, each difficulty's probability, and its pass
-    rate's posterior (LABEL_COLUMNS); null where nothing was graded. The prior of a pass rate is that of the problem's
-    group (its split, and how long its prompt is), but for problems in `own`: by problem_id, the probability of each of
-    the J pass rates of the grid RATES."""
+    """`profile` with each problem's most probable `difficulty` and LABEL_COLUMNS, null where nothing was graded. The
+    prior is that of the problem's group, but for problems in `own`: by problem_id, a distribution (J,)."""
     distributions = {group: prior.distribution(group) for group in prior.weights}
     own = own or {}
     group_posterior = cache(lambda group, k, n: posterior(distributions[group], k, n))  # few differ
@@ -205,52 +200,43 @@ def rules_for_labels(
 ) -> tuple[dict[str, StoppingRule], float]:
     """Plans `budget` further samples where they make labels (difficulties) surest. Returns the stopping rules of the
     problems to sample further, by problem_id, and how many samples they are expected to take. Problems outside the
-    band, the pass rates that a pool keeps, get none. A rule's `doubtful` lists the states, each a pair (passes,
-    samples), in which a problem takes another round of samples.
+    band get none. A rule's `doubtful` lists the states in which a problem takes another round of samples.
 
     `profile` is the result of sampling by `plan` and `rule`. For a price per sample, backward induction over rounds
     decides in each state: continue if the label's probability is expected to grow by more than the round costs. The
     price is the lowest at which the samples expected under `prior` fit the budget.
     """
     columns = fully_graded(profile).select("problem_id", "n_correct", "n_samples")
-    stops = {name: (k, n) for name, k, n in columns.iter_rows()}
-    in_band = {name: state for name, state in stops.items() if rule.band.has(*state)}
+    in_band = {name: (k, n) for name, k, n in columns.iter_rows() if rule.band.has(k, n)}
     counts = Counter(in_band.values())
     further = _FurtherRounds(prior.distribution(), plan, rule)
 
-    def expected(price: float) -> float:
-        samples = further.at_price(price).expected_samples
+    def expected(samples: Mapping[State, float]) -> float:
         return sum(count * samples[state] for state, count in counts.items())
 
     # Bisect to the highest price at which the samples exceed the budget, and the lowest at which they do not.
     too_low, affordable = 0.0, 1.0  # at 1 no round is worth its price: probabilities are at most 1
     for _ in range(PRICE_STEPS):
         price = (too_low + affordable) / 2
-        if expected(price) <= budget:
+        if expected(further.at_price(price)[1]) <= budget:
             affordable = price
         else:
             too_low = price
-    within, beyond = further.at_price(affordable), further.at_price(too_low)
-    total = expected(affordable)
+    (doubtful, samples), (doubtful_beyond, samples_beyond) = map(further.at_price, (affordable, too_low))
+    total = expected(samples)
     rules = {}
     # A price decides alike for all problems in one state. What is left of the budget goes to single problems, in the
     # order of a hash: each that it suffices for is sampled as at the price just below, at which all would exceed it.
     for name in sorted(in_band, key=lambda name: (seed_for("labels", name), name)):
-        state, decision = in_band[name], within
-        extra = beyond.expected_samples[state] - within.expected_samples[state]
+        state = in_band[name]
+        extra = samples_beyond[state] - samples[state]
         if total + extra <= budget:
-            decision, total = beyond, total + extra
-        if decision.expected_samples[state]:  # else its sampling has ended
-            rules[name] = replace(rule, doubtful=decision.doubtful)
+            total += extra
+            if samples_beyond[state]:  # else its sampling has ended
+                rules[name] = replace(rule, doubtful=doubtful_beyond)
+        elif samples[state]:
+            rules[name] = replace(rule, doubtful=doubtful)
     return rules, total
-
-
-class _PriceDecision(NamedTuple):
-    """The states in which a price per sample is worth paying for another round, and the samples expected from each
-    state on."""
-
-    doubtful: frozenset[State]
-    expected_samples: dict[State, float]
 
 
 class _FurtherRounds:
@@ -273,7 +259,8 @@ class _FurtherRounds:
             chances = [comb(more, m) * float(by_rate @ likelihood(m, more)) for m in range(more + 1)]
             self.ahead[k, n] = [(chance, (k + m, n + more)) for m, chance in enumerate(chances)]
 
-    def at_price(self, price: float) -> _PriceDecision:
+    def at_price(self, price: float) -> tuple[frozenset[State], dict[State, float]]:
+        """The states in which another round is worth its price, and the samples expected from each state on."""
         value: dict[State, float] = {}
         spent: dict[State, float] = {}
         chosen = set()
@@ -288,4 +275,4 @@ class _FurtherRounds:
                 spent[state] = more + sum(chance * spent[later] for chance, later in self.ahead[state])
                 if state not in self.unclear:
                     chosen.add(state)
-        return _PriceDecision(frozenset(chosen), spent)
+        return frozenset(chosen), spent

@@ -50,18 +50,18 @@ def mutants(code: str, seed: int, most: int) -> list[str]:
 
 
 def live_code(code: str, entry_point: str = "") -> str:
-    """Removes from `code` where a mistake changes no test's result: comments, docstrings, and functions that nothing
-    names. The function `entry_point`, which tests call, stays; the part under `if __name__ == "__main__"` is then
-    removed too, as tests do not run it. Without an entry point that part stays. Returns `code` as it is if it does not
-    compile."""
+    """`code` without that of which a mistake changes no test's result: comments, docstrings, and functions that nothing
+    names. With an `entry_point`, which tests call, also without the part under `if __name__ == "__main__"`. `code` as
+    it is if it does not compile."""
     try:
         tree = ast.parse(code)
     except NOT_PYTHON:
         return code
-    if entry_point:
-        tree.body = [node for node in tree.body if not _is_script_part(node)]
+    if entry_point:  # without `if __name__ == "__main__":`
+        scripts = [node for node in tree.body if isinstance(node, ast.If) and "__name__" in _names(node.test)]
+        tree.body = [node for node in tree.body if node not in scripts]
     while True:  # again, as a function that went may have been the only one to name another
-        named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {entry_point}
+        named = _names(tree) | {entry_point}
         live = [node for node in tree.body if not isinstance(node, ast.FunctionDef) or node.name in named]
         if len(live) == len(tree.body):
             break
@@ -83,29 +83,22 @@ def is_same_program(one: str, other: str) -> bool:
     def normal(code: str) -> str:
         tree = ast.parse(code)
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and not node.keywords and _name(node.func) in _UNORDERED_ARGUMENTS:
-                node.args.sort(key=ast.dump)
+            if isinstance(node, ast.Call) and not node.keywords:
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                if name in _UNORDERED_ARGUMENTS:
+                    node.args.sort(key=ast.dump)
         return ast.dump(tree)
 
     return normal(one) == normal(other)
 
 
-def _name(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
-def _is_script_part(node: ast.stmt) -> bool:
-    """Whether a statement is `if __name__ == "__main__":`."""
-    return isinstance(node, ast.If) and any(
-        isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
-    )
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _changes(tree: ast.AST) -> Iterator[_Change]:
-    """Yields for every small mistake that can be made in `tree` a function that makes it there: another operator or
-    constant, a negated condition, arguments in another order, None for a result, a statement left out, or a call of a
-    function of _FORGETTABLE (`sorted`, `abs`, `int`, ...) replaced by its argument. It changes `tree`: for another
-    mistake the program is parsed again, and has them in the same order."""
+    """Yields for every small mistake that can be made in `tree` a function that makes it there. It changes `tree`: for
+    another mistake the program is parsed again, and has them in the same order."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             for place, operator in enumerate(node.ops):

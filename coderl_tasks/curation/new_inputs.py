@@ -2,18 +2,15 @@
 
 The values of an input (the arguments of a call, or the fields of a text that `input_formats` parses) form a record.
 
-1. *Constraints* are what all given records have in common: an integer that is the length of a list, lists of equal
-   length, a sorted list, distinct elements, a permutation, integers in order, a string with matching brackets, and so
-   on. A new record must satisfy every constraint. Wrongly inferred ones only make the new inputs less varied. What two
-   records have in common by chance (an order, say) is none, unless the statement speaks of it.
-2. *Domains* are the values given at one place (an argument, or the elements of a list): the range of integers, the
-   characters of strings, the lengths. Bounds in the statement narrow them. They are wider than the given values only
-   where the statement's words allow it (`stated_limits`), or where the references do the same with other values and
-   the statement does not forbid these (`treatment`): below zero, to an empty list, to lists of other lengths. A range
-   of arguments hardly reaches up, since a right but slow program must keep its time limit.
-3. Every second record is a mutation of a given one, which changes one value by its type: to an extreme, to a neighbour,
-   to the value of another place (ties), to one with repeated, missing or further elements; or takes over a value of
-   another record. The others are *small*: of few elements, few different values, and integers near 0.
+1. *Constraints* are what all given records have in common: an integer that is the length of a list, a sorted list,
+   distinct elements, matching brackets, and so on. New records satisfy all of them: wrongly inferred ones only make new
+   inputs less varied. What few records have in common by chance is none, unless the statement speaks of it.
+2. *Domains* are the values given at one place: the range of integers, the characters of strings, the lengths. Bounds in
+   the statement narrow them. They are wider than the given values only where the statement's words allow it
+   (`stated_limits`), or where the references do the same with other values and the statement does not forbid these
+   (`treatment`). A range of arguments hardly reaches up, since a right but slow program must keep its time limit.
+3. Every second record is a mutation of a given one; the others are *small*: of few elements, few different values, and
+   integers near 0.
 """
 
 import copy
@@ -24,7 +21,7 @@ import string
 from collections.abc import Callable, Iterator, Sequence, Set
 from functools import cache
 from itertools import pairwise, permutations
-from typing import Any, NamedTuple
+from typing import Any
 
 from coderl_tasks.curation.stated_limits import Said, stated_bounds
 from coderl_tasks.curation.treatment import Treatment
@@ -35,15 +32,6 @@ Place = tuple[int | str, ...]
 that all have one length; keys of a dict."""
 Test = Callable[[Any], bool]
 """Whether a value has a property that values at one place may have in common."""
-
-
-class LengthRelation(NamedTuple):
-    """An integer in `field` plus `difference` is the length of field `other`; a list in `field` is `difference`
-    elements longer than the list in `other`."""
-
-    field: int
-    other: int
-    difference: int
 
 
 MOST_VALUES = 300  # of a record: of larger ones a part is mutated, since each mutation is checked as a whole
@@ -90,35 +78,40 @@ def _beginning(value: Any) -> Any:
 
 
 class _Inputs:
-    """What the given records have in common, and how others like them are made."""
+    """What the given records have in common, and how others like them are made: `lengths`, `properties` and `relations`
+    are the constraints that all of them satisfy, `seeds` the records to mutate."""
 
     def __init__(self, records: Sequence[Record], statement: str, rng: random.Random, treatment: Treatment) -> None:
-        """Infers from the given `records` (one value per field) and the `statement` what new records must satisfy:
-        `lengths`, `properties` and `relations` hold the constraints that all given records satisfy. `treatment` is what
-        right programs do with their input. `seeds` are the records to mutate. A `Place` says where values lie: in a
-        field, (0,), or among the elements of its list, (0, "*")."""
         self.records, self.treatment, self.rng = records, treatment, rng
         self._read_statement(statement)
         # Domains of values, by place and type. Cached: asked for each value of each record that is tried.
-        self.given_of_type: Callable[[Place, type], list[Any]] = cache(self._given_of_type)
-        self.range: Callable[[Place, type], tuple[Any, Any]] = cache(self._range)  # lowest and highest number
-        self.sizes: Callable[[Place, type], tuple[int, int]] = cache(self._sizes)  # least and greatest length
+        self.range: Callable[[Place, type], tuple[Any, Any]] = cache(self._range)
+        self.sizes: Callable[[Place, type], tuple[int, int]] = cache(self._sizes)
         self.characters: Callable[[Place], set[str]] = cache(self._characters)
         # A row is a short list whose length never varies: its positions differ in meaning, and are places of their own.
         self.row_places = _rows(records)
         self.has_fields_only = not any(isinstance(value, list | tuple | dict) for value in records[0])
         self.given: dict[Place, list[Any]] = {}  # all given values
+        self.given_of_type: dict[tuple[Place, type], list[Any]] = {}
         for record in records:
             for place, value in _walk(record, self.row_places):
                 self.given.setdefault(place, []).append(value)
+                self.given_of_type.setdefault((place, type(value)), []).append(value)
         field_pairs = list(permutations(range(len(records[0])), 2))
-        candidates = [LengthRelation(*pair, difference) for pair in field_pairs for difference in (0, 1, -1)]
+        # (field, other field, difference): an integer plus the difference is the length of the other field; or a list
+        # is so many elements longer than the other one.
+        candidates = [(*pair, difference) for pair in field_pairs for difference in (0, 1, -1)]
         self.lengths = [each for each in candidates if all(_is_length(record, *each) for record in records)]
         # Integers that are the length of another field may be any length that is allowed there.
-        integer_lengths = [each for each in self.lengths if isinstance(records[0][each.field], int)]
-        self.length_places = {(each.field,) for each in integer_lengths}
-        self.counted_places = {(each.other,) for each in integer_lengths}  # the fields of these lengths
-        self.properties = self._inferred_properties()
+        integer_lengths = [each for each in self.lengths if isinstance(records[0][each[0]], int)]
+        self.length_places = {(field,) for field, _, _ in integer_lengths}
+        self.counted_places = {(other,) for _, other, _ in integer_lengths}  # the fields of these lengths
+        self.properties = [
+            (place, name, test)
+            for place, given in self.given.items()
+            for name, test in _properties(given, self.said.names_parity).items()
+            if all(map(test, given)) and not self._is_by_chance(place, name, given)
+        ]
         # (test, field, other field): what holds between two fields, such as that the first is at most the second.
         self.relations = [
             (test, one, other)
@@ -132,7 +125,6 @@ class _Inputs:
             self.seeds = [record for record in beginnings if self.allows(record)]
 
     def _read_statement(self, statement: str) -> None:
-        """Finds what the statement says of inputs, and the values that it or a right program names: these are tried."""
         self.said = Said(statement)
         self.may_be_empty = self.said.may_be_empty or (self.treatment.takes_empty and not self.said.limits_size)
         self.bounds = stated_bounds(statement)
@@ -142,17 +134,9 @@ class _Inputs:
         # With their neighbours: programs may tell these apart.
         self.named = sorted({value for each in named for value in (each - 1, each, each + 1, -each)})
 
-    def _inferred_properties(self) -> list[tuple[Place, str, Test]]:
-        """The properties, such as being sorted, that all given values of a place have, but not by chance."""
-        return [
-            (place, name, test)
-            for place, given in self.given.items()
-            for name, test in _properties(given, self.said.names_parity).items()
-            if all(map(test, given)) and not self._is_by_chance(place, name, given)
-        ]
-
     def _tests_of_pairs(self) -> Sequence[Callable[[Any, Any], bool]]:
-        """What two fields may have in common. Two integers are in order by chance in every second record."""
+        """What two fields may have in common."""
+        # Two integers are in order by chance in every second record.
         is_by_chance = 0.5 ** len({repr(record) for record in self.records}) > _CHANCE
         # Whether one value is in another may be what is asked.
         left_out = ["at most", "less"] if is_by_chance and not self.said.relates_inputs else []
@@ -160,16 +144,14 @@ class _Inputs:
         return [test for name, test in _OF_PAIRS.items() if name not in left_out]
 
     def _is_by_chance(self, place: Place, name: str, given: Sequence[Any]) -> bool:
-        """Whether all `given` values at a place may have the property `name` (sorted, even, ...) by chance, so that it
-        is no constraint: the statement does not speak of it, and unrelated values have it with a probability above
-        _CHANCE."""
+        """Whether all `given` values at a place may have the property `name` by chance, so that it is no constraint:
+        the statement does not speak of it, and unrelated values have it with a probability above _CHANCE."""
         if name in ("rectangle", "square"):  # a list of one list tells nothing
             return not self.said.is_grid and not any(len(each) > 1 for each in given)
         if name == "first is less":  # true of half of all pairs of numbers, and of all intervals
-            chance = 0.5 ** len({repr(each) for each in given})
             # A list whose length is another input is no pair.
             may_be_intervals = self.said.relates_inputs and place not in self.counted_places
-            return chance > _CHANCE and not may_be_intervals
+            return 0.5 ** len({repr(each) for each in given}) > _CHANCE and not may_be_intervals
         if name in ("even", "odd"):  # too few integers are given to tell
             return not self.said.names_even
         if name not in ("sorted", "falling", "distinct", "differing neighbours"):
@@ -181,21 +163,18 @@ class _Inputs:
             return False
         if is_order:  # one of n! orders; 1/20! is below _CHANCE by far
             return math.prod(1 / math.factorial(min(len(each), 20)) for each in informative) > _CHANCE
-        n_values = self._n_values(place, given)
+        # How many different characters or elements there may be.
+        elements = self.given.get((*place, "*"), [])
+        n_values: float = len(self.characters(place) if isinstance(given[0], str) else elements)
+        if not isinstance(given[0], str) and (numbers := [each for each in elements if _is_number(each)]):
+            n_values = max(numbers) - min(numbers) + 1
         # About the chance that as many draws from `n_values` values are all different (birthday problem). That
         # neighbours alone differ is likelier: taken for a constraint, it costs new inputs and is never wrong.
+        n_values = max(n_values, 1)
         return math.prod(max(1 - len(each) / n_values / 2, 0.0) ** len(each) for each in informative) > _CHANCE
 
-    def _n_values(self, place: Place, given: Sequence[Any]) -> float:
-        """How many different elements lists, or characters strings, at a place may have."""
-        if isinstance(given[0], str):
-            return max(len(self.characters(place)), 1)
-        inner = [each for each in self.given.get((*place, "*"), []) if _is_number(each)]
-        return max(max(inner) - min(inner) + 1, 1) if inner else max(len(self.given.get((*place, "*"), [])), 1)
-
-    # Domains
-
     def allows(self, record: Record) -> bool:
+        """Whether a record satisfies all constraints, and its values lie in their domains."""
         values = list(_walk(record, self.row_places))
         return (
             all(self._is_in_domain(place, value) for place, value in values)
@@ -205,7 +184,7 @@ class _Inputs:
         )
 
     def _is_in_domain(self, place: Place, value: Any) -> bool:
-        alike = self.given_of_type(place, type(value))
+        alike = self.given_of_type.get((place, type(value)))
         if not alike:
             return False
         if isinstance(value, bool) or value is None:
@@ -220,27 +199,27 @@ class _Inputs:
             return least <= len(value) <= most and (set(value) <= self.characters(place) or value in alike)
         return least <= len(value) <= most or value in alike
 
-    def _given_of_type(self, place: Place, kind: type) -> list[Any]:
-        """The given values of a type at a place."""
-        return [each for each in self.given.get(place, ()) if type(each) is kind]
-
     def _range(self, place: Place, kind: type) -> tuple[Any, Any]:
-        """The lowest and the highest number of a type that new records may have at a place (a field of the record, or
-        the elements of a list in one). Starts from the given values' range, and widens it where the statement, or what
-        right programs do with numbers (`treatment`), allows that; bounds that the statement names narrow it last."""
-        given = self.given_of_type(place, kind)
-        low, high = min(given), max(given)
+        """The lowest and the highest number of a type that new records may have at a place. Starts from the given
+        values' range, and widens it where the statement, or what right programs do with numbers (`treatment`), allows
+        that; bounds that the statement names narrow it last."""
+        given = self.given_of_type[place, kind]
+        low, high, values = min(given), max(given), set(given)
         is_field, is_only_field = len(place) == 1, len(place) == len(self.records[0]) == 1
-        if self._is_switch(is_field, is_only_field, given):  # as 0 and 1: other values would have no meaning
-            return low, high
         only_calculated_with = self.treatment.is_plain  # by right programs, which do the same with all numbers
+        is_switch = (len(values) > 1 and {0, 1} >= values) or (is_field and not is_only_field and values == {0})
+        if is_switch and not (is_field and only_calculated_with and self.said.speaks_of_numbers):
+            return low, high  # other values would have no meaning
         if isinstance(low, int) and isinstance(high, int):
             low = self._lowest(is_field, low, high, {len(str(each)) for each in given})
             if low < 0:  # as far above 0 as below
                 low, high = min(low, -high), max(high, -low)
             low, high = self._widened_to_named(is_field, is_only_field, low, high)
-            if only_calculated_with or (low < 0 and not is_field):
-                low, high = self._farther(low, high)
+            # Integers of both signs, and those only calculated with, may have one digit more.
+            is_scale = high >= _NEAR or (self.said.is_fixed_scale and not only_calculated_with)
+            if (only_calculated_with or (low < 0 and not is_field)) and not is_scale:
+                high = max(_ENOUGH, 2 * 10 ** len(str(high)) if low < 0 else 2 * high)
+                low = min(low, -high) if low < 0 else low
         elif low < 0 or (only_calculated_with and not self.said.limits_signs):  # decimals
             low = min(low, -high)
         # Small numbers cost programs little time when doubled. Beside other fields they may be limited by these, unless
@@ -253,14 +232,6 @@ class _Inputs:
         # Which value a stated bound is of is not known: those that hold for all given values are taken to be of these.
         containing = [(least, most) for least, most in self.bounds if least <= min(given) and max(given) <= most]
         return (max([low, *(least for least, _ in containing)]), min([high, *(most for _, most in containing)]))
-
-    def _is_switch(self, is_field: bool, is_only_field: bool, given: Sequence[Any]) -> bool:
-        """Whether integers that are only 0 and 1, or always 0, are a switch, which has no other values: not if the
-        statement speaks of numbers and right programs calculate with them."""
-        if is_field and self.treatment.is_plain and self.said.speaks_of_numbers:
-            return False
-        values = set(given)
-        return (len(values) > 1 and {0, 1} >= values) or (is_field and not is_only_field and values == {0})
 
     def _widened_to_named(self, is_field: bool, is_only_field: bool, low: int, high: int) -> tuple[int, int]:
         """A range that includes the integers, up to _NEAR, that programs may tell apart: for elements of lists those
@@ -275,17 +246,9 @@ class _Inputs:
             return min([low, *near]), max([high, *near])
         return low, high
 
-    def _farther(self, low: int, high: int) -> tuple[int, int]:
-        """The lowest and the greatest number of a range of arbitrary integers: those of both signs, and those that
-        right programs only calculate with, may have one digit more."""
-        if high >= _NEAR or (self.said.is_fixed_scale and not self.treatment.is_plain):
-            return low, high
-        high = max(_ENOUGH, 2 * 10 ** len(str(high))) if low < 0 else max(_ENOUGH, 2 * high)
-        return min(low, -high) if low < 0 else low, high
-
     def _lowest(self, is_field: bool, low: int, high: int, digits: set[int]) -> int:
-        """How far down a range of integers reaches: to 1 or 0 where nothing speaks against it, and below 0 where the
-        statement speaks of integers without limiting them."""
+        """How far down integers reach: to 1 or 0 where nothing speaks against it, and below where the statement speaks
+        of integers without limiting them. `digits` has the numbers of digits that given ones have."""
         if low < 0 or (self.treatment.is_plain and not self.said.limits_signs):
             return min(low, -max(high, 1))
         if self.treatment.takes_zero and not self.said.limits_zero:
@@ -300,20 +263,19 @@ class _Inputs:
         return 1
 
     def _sizes(self, place: Place, kind: type) -> tuple[int, int]:
-        """The least and the greatest length."""
-        given = self.given_of_type(place, kind)
+        """The least and the greatest length that lists or texts at a place may have."""
+        given = self.given_of_type[place, kind]
         lengths = [len(each) for each in given]
         least, most = min(lengths), max(lengths)
         if isinstance(given[0], str) and least == most == 1 and len(set(given)) > 1:
             return 1, 1
         stated = [each for each in self.said.least_lengths if each <= least]
-        may_be_empty = self.may_be_empty and (len(place) == 1 or self.said.names_empty_elements)
         if least == most > 1 and len(set(map(repr, given))) > 1 and self._is_fixed(place, given, most):
             return (0 if self.said.may_be_empty and not stated else least), most
         least = min(least, 1 if least < 4 else 2)
         if stated:
             least = max(stated)
-        elif may_be_empty:
+        elif self.may_be_empty and (len(place) == 1 or self.said.names_empty_elements):
             least = 0
         longest = [high for low, high in self.bounds if low <= min(lengths) and max(lengths) <= high]
         near = [each + 2 for each in self.stated if most <= each <= 2 * _LONG]  # a program may tell lengths apart
@@ -327,8 +289,8 @@ class _Inputs:
         return not is_free or len(set(map(repr, given))) >= _FEW or self.said.counts(size)
 
     def _characters(self, place: Place) -> set[str]:
-        """What strings are made of: the characters given, and of a kind with many all."""
-        given = self.given_of_type(place, str)
+        """What strings at a place are made of: the characters given, and of a kind with many all."""
+        given = self.given_of_type.get((place, str), [])
         found = set("".join(given))
         if any(" " in each for each in given):  # words, of which the statement may name others
             found |= set("".join(self.quoted))
@@ -343,8 +305,6 @@ class _Inputs:
         if self.said.tells_cases or {True, False} == {each.isupper() for each in found if each.isalpha()}:
             found |= {other for each in found for other in (each.lower(), each.upper()) if len(other) == 1}
         return found
-
-    # Small records
 
     def small(self) -> Record:
         """A record of small values, of which few programs that are wrong are right for all."""
@@ -367,15 +327,14 @@ class _Inputs:
             inner = rng.choice(self.given[(*place, "*")])
             few = [self._small((*place, "*"), inner) for _ in range(3)]
             return [copy.deepcopy(rng.choice(few)) for _ in range(self._small_size(least, most))]
-        return copy.deepcopy(rng.choice(self.given_of_type(place, kind) or [value]))
+        return copy.deepcopy(rng.choice(self.given_of_type.get((place, kind), [value])))
 
     def _small_size(self, least: int, most: int) -> int:
         size = self.rng.randrange(5) if self.rng.random() < 0.7 else self.rng.randint(least, min(most, 2 * _LONG))
         return min(max(size, least), most)
 
-    # Mutations
-
     def mutated(self) -> Record:
+        """A given record with one to three changes, each of a value, or to that of another record."""
         record = copy.deepcopy(self.rng.choice(self.seeds))
         for _ in range(self.rng.choice((1, 1, 1, 2, 2, 3))):
             field = self.rng.randrange(len(record))
@@ -387,7 +346,7 @@ class _Inputs:
 
     def _changed(self, place: Place, value: Any, record: Record) -> Any:
         given = self.given.get(place, [])
-        if not self.given_of_type(place, type(value)):
+        if (place, type(value)) not in self.given_of_type:
             return value
         if isinstance(value, bool):
             return not value
@@ -417,14 +376,14 @@ class _Inputs:
         return self.rng.choice([each for each in choices if low <= each <= high] or [value])
 
     def _string(self, place: Place, value: str) -> str:
-        """A mutation of a string, drawn at random: its words or characters exchanged, a given string's end, one letter
-        repeated, a palindrome, another case. It may still break constraints: the caller checks them."""
-        rng, given = self.rng, self.given_of_type(place, str)  # the given strings of this place
+        """A mutation of a string: its words or characters exchanged, a given string's end, one letter repeated, a
+        palindrome, another case. It may still break constraints: the caller checks them."""
+        rng, given = self.rng, self.given_of_type[place, str]
         if len(value) > MOST_ELEMENTS:
             return rng.choice(given)
         if self.may_be_empty and rng.random() < _EMPTY:
             return ""
-        characters = sorted(self.characters(place))  # those that strings of this place may have
+        characters = sorted(self.characters(place))
         separator = next((each for each in (" ", ",", "-", "_", ":") if any(each in other for other in given)), None)
         vocabulary = [word for each in given for word in each.split(separator) if word] + self.quoted
         # If the statement quotes every word (as "push" and "pop"), others are no input: words are exchanged only whole.
@@ -460,19 +419,17 @@ class _Inputs:
         return changed
 
     def _list(self, place: Place, values: list[Any], record: Record) -> list[Any]:
-        """A mutation of the list `values`, drawn at random: one element changed, elements dropped, repeated or added,
-        sorted, or a new list of another length. May change `values` itself. `place` is the list's path in an input, and
-        (*place, "*") that of its elements. New elements are given ones of that path or copies of the list's own, half
-        of them mutated, to the value of another field of `record`, say."""
+        """A mutation of the list `values`: one element changed, elements dropped, repeated or added, sorted, or a new
+        list of another length. May change `values` itself. New elements are given ones, or copies of the list's own,
+        half of them mutated."""
         rng, element_place = self.rng, (*place, "*")
         if self.may_be_empty and rng.random() < _EMPTY:
             return []
-        is_row = place in self.row_places  # of fixed length: each position has a meaning and a place of its own
+        is_row = place in self.row_places
         if is_row or (values and rng.random() < 0.3):
             if values:  # change one element
                 number = rng.randrange(len(values))
-                changed_place = (*place, number) if is_row else element_place
-                values[number] = self._changed(changed_place, values[number], record)
+                values[number] = self._changed((*place, number) if is_row else element_place, values[number], record)
             return values
         pool = self.given.get(element_place, [])
         if not pool:
@@ -484,14 +441,13 @@ class _Inputs:
 
         if isinstance(pool[0], int | str) and rng.random() < 0.1:
             return sorted(values, key=lambda each: (str(type(each)), each), reverse=rng.random() < 0.5)
-        if rng.random() < 0.1:  # a new list, of any length that lists of this place may have
+        if rng.random() < 0.1:  # a new list, of any length
             size = rng.randint(*self.sizes(place, type(self.given[place][0]))) if place in self.given else len(values)
             return [new_element() for _ in range(size)]
         return self._elements(values, new_element)
 
     def _elements(self, values: list[Any], element: Callable[[], Any]) -> list[Any]:
-        """`values` with one random change: an element added, dropped, replaced, repeated or made equal to another one;
-        or all shuffled, cut off, made equal or reversed. `element` makes a new element. May change `values` itself."""
+        """`values` with one random change. `element` makes a new element. May change `values` itself."""
         rng, choice = self.rng, self.rng.randrange(9)
         place = rng.randrange(len(values)) if values else 0
         if not values or choice == 0:
@@ -526,7 +482,9 @@ class _Inputs:
                     value.append(copy.deepcopy(self.rng.choice(spare)))
                 del value[max(size, 0) :]
         for place, name, test in self.properties:
-            for at, value in list(_walk(record, self.row_places)) if name in ("sorted", "falling", "distinct") else ():
+            if name not in ("sorted", "falling", "distinct"):
+                continue
+            for at, value in list(_walk(record, self.row_places)):
                 if at == place and isinstance(value, list) and not test(value):
                     if name == "distinct":
                         value[:] = {repr(each): each for each in value}.values()
@@ -540,12 +498,8 @@ def _rows(records: Sequence[Record]) -> set[Place]:
     sizes: dict[Place, set[int]] = {}
     for record in records:
         for place, value in _walk(record):
-            # What lies in a dict has a place that no row has.
-            if (
-                isinstance(value, list | tuple)
-                and (len(place) > 1 or isinstance(value, tuple))
-                and {*place[1:]} <= {"*"}
-            ):
+            may_be_row = isinstance(value, tuple) or (isinstance(value, list) and len(place) > 1)
+            if may_be_row and {*place[1:]} <= {"*"}:  # what lies in a dict has a place that no row has
                 sizes.setdefault(place, set()).add(len(value))
     # The elements of a row have places of their own, so what lies deeper is no row: its place has another name.
     return {place for place, found in sizes.items() if len(found) == 1 and max(found) <= _ROW}
@@ -574,9 +528,8 @@ def _is_length(record: Record, field: int, other: int, more: int) -> bool:
 
 
 def _properties(given: Sequence[Any], speaks_of_parity: bool) -> dict[str, Test]:
-    """The properties, name to test, by the type of the `given` values of one place (integers, lists or strings), that
-    become constraints of new values if all given ones have them. If too few values are given, properties are left out
-    that these may have by chance, such as being even. `speaks_of_parity`: the statement names even or odd sizes."""
+    """The properties, name to test, of values of the type of the `given` ones of a place. If too few are given, those
+    are left out that they may have by chance. `speaks_of_parity`: the statement names even or odd sizes."""
     kinds = {type(value) for value in given}
     are_few = len({repr(value) for value in given}) < _FEW
     if kinds == {int}:
@@ -621,32 +574,12 @@ def _is_comparable(values: Any) -> bool:
     return all(isinstance(value, int | float) for value in values) or all(isinstance(value, str) for value in values)
 
 
-def _is_at_most(value: Any, most: Any) -> bool:
-    return _is_number(value) and _is_number(most) and bool(value <= most)
-
-
-def _is_position(value: Any, sized: Any) -> bool:
-    return _is_number(value) and _is_sized(sized) and 0 <= value <= len(sized)
-
-
-def _is_inside(value: Any, container: Any) -> bool:
-    if isinstance(container, str):
-        return isinstance(value, str) and value in container
-    return isinstance(container, list | tuple) and value in container
-
-
 def _bounds(most: Any, values: Any) -> bool:
     """Whether integers, in a list or in lists in a list, are between 0 and an integer."""
     if not isinstance(most, int) or not isinstance(values, list | tuple):
         return False
     inner = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
     return all(isinstance(each, int) and 0 <= each <= most for each in inner)
-
-
-def _is_rearranged(one: Any, other: Any) -> bool:
-    if not isinstance(one, list | str) or not isinstance(other, list | str):
-        return False
-    return sorted(map(repr, one)) == sorted(map(repr, other))
 
 
 def _has_brackets(text: str) -> bool:
@@ -661,13 +594,20 @@ def _has_brackets(text: str) -> bool:
 
 
 _OF_PAIRS: dict[str, Callable[[Any, Any], bool]] = {
-    "at most": _is_at_most,
-    "less": lambda value, limit: _is_at_most(value, limit) and value != limit,
-    "index": lambda value, sized: _is_position(value, sized) and value < len(sized),
-    "position": _is_position,
-    "inside": _is_inside,
+    "at most": lambda value, most: _is_number(value) and _is_number(most) and value <= most,
+    "less": lambda value, limit: _is_number(value) and _is_number(limit) and value < limit,
+    "index": lambda value, sized: _is_number(value) and _is_sized(sized) and 0 <= value < len(sized),
+    "position": lambda value, sized: _is_number(value) and _is_sized(sized) and 0 <= value <= len(sized),
+    "inside": lambda value, container: (
+        (isinstance(container, list | tuple) or (isinstance(container, str) and isinstance(value, str)))
+        and value in container
+    ),
     "bounds": _bounds,
-    "rearranged": _is_rearranged,
+    "rearranged": lambda one, other: (
+        isinstance(one, list | str)
+        and isinstance(other, list | str)
+        and sorted(map(repr, one)) == sorted(map(repr, other))
+    ),
 }
 _OF_INTEGERS: dict[str, Test] = {
     "even": lambda value: value % 2 == 0,

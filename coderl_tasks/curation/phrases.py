@@ -103,9 +103,6 @@ class Said:
 
 
 def said_of_answers(statement: str) -> Said:
-    """Finds the phrases with which a problem's statement says what does not matter in an answer (order, letter case,
-    repetitions, small errors), and those that forbid such a comparison: a demanded order, several test cases in an
-    input, several right answers. What it does not say is ""."""
     text = " ".join(statement.split())
     any_order, any_case, repeats = _first(_ANY_ORDER, text), _first(_ANY_CASE, text), _first(_REPEATS, text)
     if not any_order and not re.search(r"\bsets?\b", repeats):
@@ -127,9 +124,9 @@ def said_of_answers(statement: str) -> Said:
 
 
 def _partly_free_order(text: str) -> str:
-    """The words by which only a part of the order is free, which no comparator can check, so that it counts as several
-    right answers: a sentence on two orders ("the order of the rows and the order in a row do not matter"), or words
-    such as "ties" or "for each group" in a sentence on any order; "" if there are none."""
+    """The words by which only a part of the order is free, so that it counts as several right answers: a sentence on
+    two orders ("the order of the rows and the order in a row do not matter"), or words such as "ties" or "for each
+    group" in a sentence on any order; "" if there are none."""
     free = [sentence for sentence in _sentences(text) if _first(_ANY_ORDER, sentence)]
     of_two_orders = [sentence for sentence in free if len(re.findall(r"\border\b", sentence, re.IGNORECASE)) > 1]
     partly = [_first(_PARTLY_FREE, sentence) for sentence in free]

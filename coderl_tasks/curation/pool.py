@@ -76,11 +76,6 @@ class Mix:
             if weights and (min(weights.values()) < 0 or not sum(weights.values()) > 0):
                 raise ValueError(f"shares by {name} are at least 0 and not all 0, not {dict(weights)}")
 
-    @property
-    def keys(self) -> list[str]:
-        """The columns that make a cell."""
-        return [name for name, weights in (("difficulty", self.difficulty), ("split", self.split)) if weights]
-
     def shares(self) -> dict[Cell, Fraction]:
         """The share of each cell that has one; they add up to 1."""
         cells: dict[Cell, Fraction] = {(): Fraction(1)}
@@ -109,11 +104,10 @@ class EmptyPoolError(CoderlError):
 @dataclass(frozen=True, slots=True)
 class Pool:
     """A pool's tables: `pool` (PROBLEM_SCHEMA, PROFILE_COLUMNS, ANSWER_COLUMNS and, if audited, AUDIT_COLUMNS),
-    `dropped` (DROPPED_SCHEMA), `profile` (PROFILE_SCHEMA), and how many rows were read.
+    `dropped` (DROPPED_SCHEMA), `profile` (PROFILE_SCHEMA, empty if there was none), and how many rows were read.
 
-    `band` is the lowest and highest pass rate kept, and `prior` what the labels rest on, None without a profile
-    (`profile` is empty then); `mix` is what was asked of the pool's make-up and `short` what was missing, by cell.
-    `screened` is what decided, where pass rates did not.
+    `band` is the lowest and highest pass rate kept, and `prior` what the labels rest on, None without a profile; `mix`
+    is what was asked for and `short` what was missing, by cell; `screened` what decided where pass rates did not.
     """
 
     pool: pl.DataFrame
@@ -164,16 +158,15 @@ def build_pool(
     measured = {} if profile is None else {row["problem_id"]: row for row in profile.iter_rows(named=True)}
     if profile is not None and remaining.keys() != measured.keys():
         raise ValueError("the profile is not one of the problems loaded and not dropped since")
-    for name in [*remaining] if measured else []:  # without a profile there is no band
-        if drop := band_drop(remaining[name], measured[name], band_low, band_high, screened):
+    for name, row in [(name, measured[name]) for name in remaining if measured]:  # without a profile there is no band
+        if drop := band_drop(remaining[name], row, band_low, band_high, screened):
             all_drops.append(drop)
             del remaining[name]
     # A mix by difficulty needs the profile's labels; without a profile it can only be one by split or of a size.
     candidates = problems_frame(list(remaining.values())) if profile is None else profile
     selection = select(candidates.filter(pl.col("problem_id").is_in([*remaining])), mix)
-    for name in [*remaining]:
-        if name in selection.left_out:
-            all_drops.append(Drop.of(remaining.pop(name), "mix", *selection.left_out[name]))
+    not_taken = [remaining.pop(name) for name in [*remaining] if name in selection.left_out]
+    all_drops += [Drop.of(problem, "mix", *selection.left_out[problem.problem_id]) for problem in not_taken]
     chosen = list(remaining.values())
     # What the audit, the check of solutions and the profile say of each problem; of two that have a column the later.
     known: dict[str, dict[str, Any]] = {}
@@ -225,19 +218,22 @@ def write_pool(
     inputs: Mapping[str, Any] | None = None,
     whole: KeptProblems | None = None,
 ) -> dict[str, Any]:
-    """Writes a finished pool (its problems, drops and profile) to `folder` and returns its manifest, which records
-    `settings` (with `model_name`), `policy` (whose pass rates these are) and `inputs` (what was read). If `pool` has
-    only outlines of its problems, without tests, `whole` reads the complete problems from disk for pool.parquet."""
+    """Writes a finished pool to `folder` and returns its manifest, which records `settings` (with `model_name`),
+    `policy` (whose pass rates these are) and `inputs` (what was read). If `pool` has only outlines of its problems,
+    without tests, `whole` reads the complete problems from disk for pool.parquet."""
     make_folder(folder)
     # First: a crash in between must not leave it beside tables of which only some are replaced.
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    hashes = {}
     for name in TABLES:
+        file = folder / f"{name}.parquet"
         if name == "pool" and whole is not None:  # `pool.pool` has no tests then, so only its other columns are used
-            problems = whole.only(pool.pool["problem_id"].to_list())
-            problems.write(folder / "pool.parquet", pool.pool.select(pl.exclude(PROBLEM_SCHEMA.keys())))
+            whole.only(pool.pool["problem_id"].to_list()).write(
+                file, pool.pool.select(pl.exclude(PROBLEM_SCHEMA.keys()))
+            )
         else:
-            write_parquet(folder / f"{name}.parquet", getattr(pool, name))
-    hashes = {f"{name}.parquet": file_sha256(folder / f"{name}.parquet") for name in TABLES}
+            write_parquet(file, getattr(pool, name))
+        hashes[file.name] = file_sha256(file)
     made_for = {} if policy is None else {"policy": dict(policy)}
     manifest = pool_manifest(pool, settings) | made_for | {"inputs": dict(inputs or {}), "sha256": hashes}
     # Last: with the manifest, the pool counts as finished.
@@ -256,9 +252,7 @@ def recorded_pool(folder: Path) -> Pool:
 
 
 def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest, without the hashes of files: model, settings, counts by split, difficulty and drop reason, samples
-    and tokens spent. The band is the lowest and highest pass rate kept. Without a profile, band and difficulties are
-    left empty."""
+    """The manifest, without the hashes of files. Without a profile, band and difficulties are left empty."""
     low, high = pool.band or (None, None)
     # The expected number of problems of each difficulty: the sum of their labels' probabilities.
     expected = {name: round(math.fsum(pool.pool[f"{name}_probability"].drop_nulls()), 2) for name in DIFFICULTIES}
@@ -287,14 +281,14 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spent(profile: pl.DataFrame) -> dict[str, Any]:
-    """The samples and tokens that the profile took, and their cost, None without prices. Samples are the graded and the
-    ungraded ones, without those that a curation with from_run counts from the run's own completions ("told")."""
-    from_run = sum(profile[N_FROM_RUN]) if N_FROM_RUN in profile.columns else 0
+    """The samples (graded or not) and tokens that the profile took, and their cost, None without prices. What a
+    curation with from_run counts from the run's own completions ("told") is none of them."""
+    told = {"told": sum(profile[N_FROM_RUN])} if N_FROM_RUN in profile.columns else {}
     return {
-        "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]) - from_run,
+        "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]) - told.get("told", 0),
         "prompt_tokens": sum(profile["prompt_tokens_spent"]),
         "completion_tokens": sum(profile["completion_tokens_spent"]),
-        **({"told": from_run} if N_FROM_RUN in profile.columns else {}),
+        **told,
         "cost": None if profile["cost"].null_count() else math.fsum(profile["cost"]),
     }
 
@@ -312,23 +306,20 @@ def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
     many problems are too hard as too easy, or more."""
     if pool.pool.height:
         return
-    reasons = pool.drops_in_words()
+    reasons = pool.drops_in_words() or "nothing was read"
     if pool.dropped.filter(stage="mix").height:  # problems lay in the band, and the mix took none of them
         lack = pool.mix.shortfall(pool.short)
         raise EmptyPoolError(f"The mix leaves nothing: {lack}. Profile and report are in {folder}.")
     if pool.band is None:  # without a profile
-        raise EmptyPoolError(
-            f"No row of {pool.read} is left ({reasons or 'nothing was read'}). The report in {folder} says why."
-        )
+        raise EmptyPoolError(f"No row of {pool.read} is left ({reasons}). The report in {folder} says why.")
     low, high = pool.band
-    of_band = count_drops(pool.dropped.filter(stage="band"))
-    hard, easy = (of_band.get(f"band/{reason}", 0) for reason in ("too_hard", "too_easy"))
-    advice = "take harder problems" if easy > hard else "take easier problems, or a model that solves some of them"
-    if hard >= easy:
-        advice += if_too_hard
+    hard, easy = (pool.dropped.filter(stage="band", reason=reason).height for reason in ("too_hard", "too_easy"))
+    advice = ": take harder problems" if easy > hard else ""
+    if hard >= max(easy, 1):
+        advice = f": take easier problems, or a model that solves some of them{if_too_hard}"
     raise EmptyPoolError(
         f"Nothing lies in the band: of {pool.read} rows none has a pass rate from {low:g} to {high:g} "
-        f"({reasons or 'nothing was read'}){f': {advice}' if hard or easy else ''}. Profile and report are in {folder}."
+        f"({reasons}){advice}. Profile and report are in {folder}."
     )
 
 
@@ -341,16 +332,16 @@ class Selection(NamedTuple):
 
 
 def select(candidates: pl.DataFrame, mix: Mix) -> Selection:
-    """Decides which `candidates` a mix leaves out. A cell is a difficulty, a split, or a combination of both.
-    `candidates` has problem_id, split and difficulty, an uncertain label; and perhaps each difficulty's probability,
-    from which `label_shares` finds the shares of labels that give the mix's shares of true difficulties."""
-    if not mix.keys and mix.size is None:  # nothing is asked for: all stay
+    """Decides which `candidates` (with problem_id, split and, for `label_shares`, difficulty and perhaps each
+    difficulty's probability) a mix leaves out."""
+    keys = [name for name, weights in (("difficulty", mix.difficulty), ("split", mix.split)) if weights]
+    if not keys and mix.size is None:  # nothing is asked for: all stay
         return Selection({}, {})
     shares = label_shares(candidates, mix)
     members: dict[Cell, list[str]] = {cell: [] for cell in shares}
     left_out: dict[str, tuple[str, str]] = {}
     for row in candidates.iter_rows(named=True):
-        cell = tuple(row[key] for key in mix.keys)
+        cell = tuple(row[key] for key in keys)
         if cell in members:
             members[cell].append(row["problem_id"])
         else:
@@ -368,9 +359,8 @@ def select(candidates: pl.DataFrame, mix: Mix) -> Selection:
 
 
 def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
-    """The share of each cell (difficulty, split, or both) to take by label. Labels of difficulty are uncertain, so the
-    shares by label are chosen such that the expected true difficulties come closest to the shares that `mix` asks for.
-    If labels' probabilities are not known, or only splits are asked for, they are the mix's shares."""
+    """The share of each cell to take by label, such that the expected true difficulties come closest to the shares that
+    `mix` asks for."""
     by_difficulty = mix.shares()
     names = [f"{name}_probability" for name in DIFFICULTIES]
     # By split alone labels do not matter, and without their probabilities they count as certain.
@@ -386,11 +376,10 @@ def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
             labelled = part.filter(difficulty=label)
             if len(labelled):  # otherwise the label counts as certain
                 expected_L_D[place] = [float(np.mean(labelled[name].to_numpy())) for name in names]
-        part_shares = [by_difficulty[(label, *rest)] for label in labels]
-        total = sum(part_shares, Fraction())
+        total = sum((by_difficulty[(label, *rest)] for label in labels), Fraction())
         wanted_D = np.zeros(len(DIFFICULTIES))
-        for label, share in zip(labels, part_shares, strict=True):
-            wanted_D[DIFFICULTIES.index(label)] = share / total
+        for label in labels:
+            wanted_D[DIFFICULTIES.index(label)] = by_difficulty[(label, *rest)] / total
         # The shares of labels with which weights_L @ expected_L_D, the expected difficulties, is closest to wanted_D.
         weights_L = closest_weights(expected_L_D, wanted_D)
         # Exact from here on: rounding first gives the same shares on machines whose last bits differ.

@@ -9,9 +9,9 @@
     duplicate_tests       tests repeat an earlier one
     undecided             the sandbox could not run what it takes: no finding, and no fault of the problem
 
-With the first four a reward can be wrong. A mutant that survives may be a right program: which one, nobody can tell in
-general. What obviously does the same is not counted, nor is code that no test can reach. The others are shown, and a
-problem is called weak if at least WEAK_SHARE of its mutants survive, LEAST_SURVIVORS or more.
+With the first four a reward can be wrong. A mutant that survives may be a right program. What obviously does the same
+is not counted, nor is code that no test can reach; a problem is called weak if at least WEAK_SHARE of the other mutants
+survive, LEAST_SURVIVORS or more.
 """
 
 import asyncio
@@ -91,27 +91,36 @@ def split_by_audit(
         findings = zip(row["audit"], row["evidence"], strict=True)
         wrong = {name: text for name, text in findings if name in WRONG_REWARDS and name not in keep}
         if wrong:
-            reason = next(iter(wrong))
-            drops.append(Drop.of(problem, "audit", reason, "; ".join(wrong.values())))
+            drops.append(Drop.of(problem, "audit", next(iter(wrong)), "; ".join(wrong.values())))
         else:
             kept.append(problem)
     return kept, drops
 
 
 async def _audit(problem: Problem, judge: Judge, seed: int, most: int, check: Row) -> Row:
-    """Audits one problem: compares its tests with each other and with the statement's samples, and runs its reference
-    and at most `most` mutants of that. Returns its row of AUDIT_SCHEMA, without the statement. `check` is what its
-    solutions showed (SOLUTION_SCHEMA). Raises InfraError if the sandbox could not run a program."""
+    """The row of AUDIT_SCHEMA of one problem, without the statement. `check` is what its solutions showed
+    (SOLUTION_SCHEMA). Raises InfraError if the sandbox could not run a program."""
+    statement_samples = samples(problem)
+    contradictory, duplicate = _repeated_tests(problem)
+    test_inputs = given_in_tests(problem)  # None if these cannot be compared with samples
+    missing = [each for each in statement_samples if test_inputs is not None and each.given not in test_inputs]
     row: Row = {
         "problem_id": problem.problem_id,
         "split": problem.split,
         "reference": check["status"],
-        "several_answers": check["suspicion"],  # why several answers may be right, in words; None if nothing says so
+        "several_answers": check["suspicion"],
+        "contradictory_tests": len(contradictory),
+        "duplicate_tests": len(duplicate),
+        "samples": len(statement_samples),
+        "samples_missing": None if test_inputs is None else len(missing),
+        "survivors": [],
     }
-    statement_samples = samples(problem)
-    # By name of a finding its evidence in words, empty if there is none.
-    evidence = {"several_answers": check["suspicion"]} | _findings_without_runs(problem, statement_samples, row)
-    row["survivors"] = []
+    evidence = {  # in words by name of a finding, empty if there is none
+        "several_answers": check["suspicion"],
+        "contradictory_tests": _in_words("tests {} and {} have one input and different answers", contradictory),
+        "samples_missing": "; ".join(f"{_sample_in_words(each)} is no test" for each in missing[:SHOWN]),
+        "duplicate_tests": _in_words("test {1} repeats test {0}", duplicate),
+    }
     if check["status"] in _FAULTY_REFERENCE:
         evidence[check["status"]] = check["detail"]
     passing = None if check["status"] == Status.FLAKY else await _passing_reference(problem, judge)
@@ -128,22 +137,6 @@ async def _audit(problem: Problem, judge: Judge, seed: int, most: int, check: Ro
     return row
 
 
-def _findings_without_runs(problem: Problem, statement_samples: Sequence[Sample], row: Row) -> dict[str, str]:
-    """Compares a problem's tests with each other and with the statement's samples, without running a program. Returns
-    the evidence in words by name of the finding, and puts the counts into `row`."""
-    contradictory, duplicate = _repeated_tests(problem)
-    test_inputs = given_in_tests(problem)  # None if these cannot be compared with samples
-    missing = [each for each in statement_samples if test_inputs is not None and each.given not in test_inputs]
-    row["contradictory_tests"], row["duplicate_tests"] = len(contradictory), len(duplicate)
-    row["samples"] = len(statement_samples)
-    row["samples_missing"] = None if test_inputs is None else len(missing)
-    return {
-        "contradictory_tests": _in_words("tests {} and {} have one input and different answers", contradictory),
-        "samples_missing": "; ".join(f"{_sample_in_words(each)} is no test" for each in missing[:SHOWN]),
-        "duplicate_tests": _in_words("test {1} repeats test {0}", duplicate),
-    }
-
-
 async def _surviving_mutants(problem: Problem, reference: str, judge: Judge, drawn: Sequence[str], row: Row) -> str:
     """Grades the `drawn` mutants of the reference and records in `row` how many survive (pass all tests). Returns the
     evidence that the tests are weak, in words; "" if they are not."""
@@ -153,7 +146,11 @@ async def _surviving_mutants(problem: Problem, reference: str, judge: Judge, dra
     n_mutants = sum(grade.gradable for grade in grades)
     survivors = [code for code, grade in zip(drawn, grades, strict=True) if grade.passed]
     row["mutants"], row["mutants_survive"] = n_mutants, len(survivors)
-    row["survivors"] = [_diff(reference, code) for code in survivors[:SHOWN]]
+    diffs = [
+        unified_diff(reference.splitlines(), code.splitlines(), "reference", "mutant", lineterm="")
+        for code in survivors[:SHOWN]
+    ]
+    row["survivors"] = [shortened("\n".join(lines)) for lines in diffs]
     # Some survivors are right programs after all: a few of them, or a small share, prove nothing.
     is_weak = len(survivors) >= LEAST_SURVIVORS and len(survivors) >= WEAK_SHARE * n_mutants
     return f"{len(survivors)} of {n_mutants} mutants pass all tests ({len(problem.tests)})" if is_weak else ""
@@ -193,8 +190,8 @@ async def _failed_samples(problem: Problem, reference: str, judge: Judge, shown:
 
 
 def _repeated_tests(problem: Problem) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Finds tests with the same input: returns the pairs (by number, the earlier first) whose answers exclude each
-    other, and those whose answers agree, so that the later test repeats the earlier one."""
+    """The pairs of tests (by number, the earlier first) with one input whose answers exclude each other, and those
+    whose answers agree, so that the later test repeats the earlier one."""
     if problem.kind == "assert":
         # An assertion test has no input: its script, which is in `expected`, holds the call and the value.
         scripts = replace(problem, tests=tuple(replace(test, input=test.expected) for test in problem.tests))
@@ -223,8 +220,3 @@ def _in_words(form: str, pairs: Sequence[tuple[int, int]]) -> str:
 def _sample_in_words(sample: Sample) -> str:
     text = " ".join(sample.test.input.split())
     return f"the sample {text if len(text) <= 80 else text[:79] + '…'}"
-
-
-def _diff(reference: str, mutant: str) -> str:
-    lines = unified_diff(reference.splitlines(), mutant.splitlines(), "reference", "mutant", lineterm="")
-    return shortened("\n".join(lines))

@@ -1,8 +1,4 @@
-"""Checks of problems in the sandbox, one recorded row per problem, so that a stopped check goes on where it stopped.
-
-Problems that could not be graded are tried again when all others are through. If the sandbox grades nothing at all,
-that is an InfraError; what alone cannot be graded is `undecided`, is not recorded, and is tried again by another call.
-"""
+"""Checks of problems in the sandbox, one recorded row per problem, so that a stopped check goes on where it stopped."""
 
 import asyncio
 import logging
@@ -53,9 +49,10 @@ async def recorded_checks(
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Runs `check` on each problem, CONCURRENCY at once, and returns the rows (`schema`) in the order of the problems.
-    A problem for which it raises InfraError is tried in up to PASSES_OVER passes; then `undecided` makes its row.
-    `folder` records each row as it comes: a second call with the same problems, `request` (JSON, what else decides the
-    rows) and time limit of the judge checks only the missing ones. Raises InfraError if the sandbox is down."""
+    A problem for which it raises InfraError is tried in up to PASSES_OVER passes; then `undecided` makes its row, which
+    is not recorded. `folder` records each row as it comes: a second call with the same problems, `request` (JSON, what
+    else decides the rows) and time limit of the judge checks only the missing ones. Raises InfraError if the sandbox
+    is down."""
     request = {**request, "timeout_s": judge.timeout_s, "problems": content_digest(problems)}
     rows = {} if folder is None else _read_checks(make_folder(folder), request)  # by problem_id
     unchecked = [problem for problem in problems if problem.problem_id not in rows]

@@ -1,8 +1,5 @@
 """profile_mode=screen: at most one round of samples per problem; a posterior decides what is kept.
 
-Of a problem that is never solved, the statement and two samples tell nearly as much as sixteen samples. So a problem
-has at most one round (profile_round), and the other problems supply the rest:
-
 1. The prior of `curation.labels` (a mixture of never, always and beta distributions, by split and prompt length) gets
    one more level: a problem's weights are drawn to those of the NEIGHBOURS with the most similar statements, as their
    own samples give them. A neighbour counts by its squared similarity, the group's weights as GROUP_WORTH problems.
@@ -12,11 +9,8 @@ has at most one round (profile_round), and the other problems supply the rest:
    skipped if the parts before put their chance below `skip_below`. At the end, those below `drop_below` are dropped.
 
 Two samples hardly tell never solved from seldom solved, so low probabilities are too high: at the default limits far
-less is lost than they say (benchmarks/curation.md). Skipped problems tell nothing of others, which raises the
-probabilities a little more: hence two limits.
-
-The result depends only on the problems and the recorded samples, so a curation that was killed or is repeated decides
-the same. Similarities are of whole numbers, equal on every machine; weights are rounded.
+less is lost than they say (benchmarks/curation.md). The result depends only on the problems and the recorded samples:
+similarities are of whole numbers, equal on every machine, and weights are rounded.
 """
 
 import re
@@ -78,12 +72,9 @@ class Screen:
     def __init__(
         self, problems: Sequence[Problem], prompt_tokens: Sequence[int], band: Band, max_samples: int, seed: int
     ) -> None:
-        self.problems = problems
+        self.problems, self._prompt_tokens = problems, prompt_tokens
+        self._band, self._max_samples, self._seed = band, max_samples, seed
         self._place = {problem.problem_id: place for place, problem in enumerate(problems)}
-        self._prompt_tokens = prompt_tokens
-        self._band = band
-        self._max_samples = max_samples
-        self._seed = seed
         self._vectors = _Vectors([f"{problem.statement}\n{problem.starter_code}" for problem in problems])
 
     def parts(self) -> list[list[Problem]]:
@@ -99,20 +90,16 @@ class Screen:
         if not len(profile):
             return list(part), []
         chances = self.beliefs(profile).chances
-        worth, drops = [], []
-        for problem in part:
-            chance = chances[problem.problem_id]
-            if chance >= least:
-                worth.append(problem)
-            else:
-                drops.append(Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chance)}"))
-        return worth, drops
+        drops = [
+            Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chances[problem.problem_id])}")
+            for problem in part
+            if chances[problem.problem_id] < least
+        ]
+        return [problem for problem in part if chances[problem.problem_id] >= least], drops
 
     def beliefs(self, profile: pl.DataFrame) -> Beliefs:
-        """Estimates from the `profile` (SHARD_SCHEMA) of the problems sampled so far, for all problems P: the prior, a
-        distribution of the pass rate over the J values of RATES, which leaves out the problem's own samples; and the
-        chance, its own samples included, that it is learnable: all of `max_samples` would put its pass rate in the
-        band. A prior is a mixture of C components, weighted by the problem's group and by similar statements."""
+        """What the `profile` (SHARD_SCHEMA) of the problems sampled so far says of all problems (P), by J pass rates
+        (RATES) and C components of a prior."""
         group_prior = learn_prior(profile)
         columns = fully_graded(profile).select("problem_id", "n_correct", "n_samples").iter_rows()
         sampled = sorted((self._place[name], k, n) for name, k, n in columns)  # the profile's order must not matter
@@ -124,22 +111,15 @@ class Screen:
         ]
         base_PC = np.array(group_weights).reshape(len(self.problems), -1)
         priors_PJ = self._weights_by_neighbours(base_PC, places, states) @ components()  # (P, C) @ (C, J)
-        chances = self._learnable_chances(priors_PJ, places, states)
-        names = [problem.problem_id for problem in self.problems]
-        distributions = dict(zip(names, priors_PJ, strict=True))
-        return Beliefs(group_prior, distributions, dict(zip(names, chances.round(DIGITS).tolist(), strict=True)))
-
-    def _learnable_chances(self, priors_PJ: Array, places: Ints, states: Sequence[tuple[int, int]]) -> Array:
-        """The chance (P,) that each problem is learnable. `places` are the sampled ones, `states` their (passes,
-        samples)."""
-        chances = priors_PJ @ _learnable_chance(self._band, n_correct=0, n=0, max_samples=self._max_samples)
         # Unsampled problems keep the chance of their prior. For the others: posteriors, per state for all its problems.
+        chances = priors_PJ @ _learnable_chance(self._band, n_correct=0, n=0, max_samples=self._max_samples)
         for state in sorted(set(states)):
             of_state = places[[other == state for other in states]]
             posterior_SJ = priors_PJ[of_state] * likelihood(*state)
             posterior_SJ /= posterior_SJ.sum(axis=1, keepdims=True)
             chances[of_state] = posterior_SJ @ _learnable_chance(self._band, *state, self._max_samples)
-        return chances
+        distributions = dict(zip(self._place, priors_PJ, strict=True))
+        return Beliefs(group_prior, distributions, dict(zip(self._place, chances.round(DIGITS).tolist(), strict=True)))
 
     def _weights_by_neighbours(self, base_PC: Array, seen: Ints, states: Sequence[tuple[int, int]]) -> Array:
         """The weights (P, C) of each problem's components: its group's, drawn to what its neighbours' samples say."""

@@ -3,15 +3,12 @@
 1. A problem is good if one of its first few distinct solutions passes all its tests, in every run. Each is run twice:
    one that passes only sometimes, or whose answers differ, is flaky and says nothing of the tests. (The driver seeds
    `random`, so flaky solutions get their randomness elsewhere.)
-2. A slow reference is not a wrong one. After a time limit it is run again with a multiple of the limit: `slow` passes
-   then, `too_slow` does not end even then, and nothing is known.
-3. If several answers are right, comparing with one expected output is unfair. A problem is a suspect if its statement
-   says so, or if a second solution passes at least half of the tests and disagrees on the others.
-4. Tests and checkers may fail by themselves, with every program: `tests_fail`. The detail names the known-wrong
-   programs that pass.
+2. A slow reference is not a wrong one: it is run again with a multiple of the time limit.
+3. A problem is suspected of several right answers if its statement says so, or if a second solution passes at least
+   half of the tests and disagrees on the others.
+4. Tests and checkers may fail by themselves, with every program: `tests_fail`.
 5. With an `inference_seed`, a problem that names no comparator may get one, and is checked under it.
-6. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the
-   sandbox grades nothing at all, that is an InfraError; a problem that alone cannot be graded stays in as `undecided`.
+6. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped.
 """
 
 import asyncio
@@ -20,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -94,9 +91,9 @@ async def check_solutions(
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Checks that each problem's own solutions (at most `max_solutions`) pass its tests; returns SOLUTION_SCHEMA, one
-    row per problem, in order. With an `inference_seed`, comparators are inferred (see `inferred_comparators`); it seeds
-    the mutants that must fail under them. `folder` records each check as it ends, so a second call with the same
-    arguments and time limit of the judge runs only the missing ones. Raises InfraError if the sandbox is down."""
+    row per problem, in order. With an `inference_seed`, comparators are inferred; it seeds the mutants that must fail
+    under them. `folder` records each check as it ends, so a second call with the same arguments runs only the missing
+    ones. Raises InfraError if the sandbox is down."""
 
     async def check(problem: Problem) -> Row:
         return (await check_problem(problem, judge, max_solutions, inference_seed)).to_row()
@@ -105,11 +102,10 @@ async def check_solutions(
         about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
         return SolutionCheck(*about, n_solutions=len(problem.solutions), suspicion=suspicion(problem)).to_row()
 
-    # What decides the rows, recorded beside them: rows of another request are deleted.
+    # What decides the rows, recorded beside them.
     request = {"max_solutions": max_solutions, "runs": RUNS, "time_factor": TIME_FACTOR, "infer": inference_seed}
-    return await recorded_checks(
-        problems, check, judge, request, SOLUTION_SCHEMA, undecided, folder=folder, on_progress=on_progress
-    )
+    how = (judge, request, SOLUTION_SCHEMA, undecided)
+    return await recorded_checks(problems, check, *how, folder=folder, on_progress=on_progress)
 
 
 def inferred_comparators(checks: pl.DataFrame) -> dict[str, str]:
@@ -139,9 +135,8 @@ async def check_problem(
     problem: Problem, judge: Judge, max_solutions: int, inference_seed: int | None = None
 ) -> SolutionCheck:
     """Runs at most `max_solutions` of a problem's own solutions on its tests, and its known-wrong ones, and says what
-    that shows: a status, and why several answers may be right. With an `inference_seed`, a problem with the default
-    comparator may get another one; the result is then that of a second check, under the inferred comparator. Raises
-    InfraError if the sandbox fails."""
+    that shows. With an `inference_seed`, a problem with the default comparator may get another one; the result is then
+    that of a second check, under it. Raises InfraError if the sandbox fails."""
     codes = list(dict.fromkeys(program_of(solution) for solution in problem.solutions))
     patient = replace(problem, time_limit_s=TIME_FACTOR * (problem.time_limit_s or judge.timeout_s))
     check, tried = await _check_as_it_is(problem, patient, codes, judge, max_solutions)
@@ -159,8 +154,7 @@ async def check_problem(
     under = await check_problem(replace(problem, comparator=inference.comparator), judge, max_solutions)
     if under.status not in PASSING:  # flaky, say
         return replace(check, suspicion=f"undecided: under {inference.comparator}, {under.detail}")
-    name, reason = inference.comparator, inference.reason
-    return replace(under, suspicion=None, inferred_comparator=name, comparator_from=reason)
+    return replace(under, suspicion=None, inferred_comparator=inference.comparator, comparator_from=inference.reason)
 
 
 async def _check_as_it_is(
@@ -195,12 +189,10 @@ def suspicion(problem: Problem, disagreement: str = "") -> str | None:
     if problem.checker or problem.kind == "assert" or problem.comparator in UNORDERED:  # then that decides
         return None
     phrase = multi_answer_phrase(problem.statement)
-    reasons = [f'the statement says "{phrase}"' if phrase else "", disagreement]
-    return "; ".join(reason for reason in reasons if reason) or None
+    return "; ".join(filter(None, (f'the statement says "{phrase}"' if phrase else "", disagreement))) or None
 
 
-@dataclass(frozen=True, slots=True)
-class _Finding:
+class _Finding(NamedTuple):
     """What the runs of one solution say, with the grade that says it."""
 
     code: str
@@ -209,8 +201,7 @@ class _Finding:
 
 
 async def _classify(problem: Problem, patient: Problem, code: str, judge: Judge) -> _Finding:
-    """Runs a reference solution RUNS times and classifies it: whether it passes, is too slow for the time limit, or is
-    flaky, so that it says nothing of the tests. `patient` is `problem` with a long time limit."""
+    """Runs a reference solution RUNS times. `patient` is `problem` with a long time limit."""
     first = await graded(judge, problem, code)
     slow = first.verdict is Verdict.TIME_LIMIT
     if slow:  # which does not mean wrong: once more, with more time
@@ -237,10 +228,8 @@ async def _classify(problem: Problem, patient: Problem, code: str, judge: Judge)
 async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding]) -> str:
     """How a plausible solution differs from one that passes; empty if none does."""
     good = next((number for number, finding in enumerate(tried, 1) if finding.status in PASSING), None)
-    if good is None:
-        return ""
     for number, finding in enumerate(tried, 1):
-        if finding.status is not Status.FAILS or finding.grade.verdict is not Verdict.WRONG_ANSWER:
+        if good is None or finding.status is not Status.FAILS or finding.grade.verdict is not Verdict.WRONG_ANSWER:
             continue
         # The first grade ended at the first failure; on how many tests the two differ only a run of all tells.
         whole = await graded(judge, problem, finding.code, run_all=True)
@@ -278,8 +267,8 @@ async def faulty_tests(problems: Sequence[Problem], judge: Judge) -> dict[str, s
             return str(error)
         return None
 
-    faults = await asyncio.gather(*map(fault, problems))
-    return {problem.problem_id: found for problem, found in zip(problems, faults, strict=True) if found is not None}
+    faults = zip(problems, await asyncio.gather(*map(fault, problems)), strict=True)
+    return {problem.problem_id: found for problem, found in faults if found is not None}
 
 
 def program_of(solution: str) -> str:

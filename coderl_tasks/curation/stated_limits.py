@@ -3,8 +3,8 @@ order, of any size, and between which bounds. Given inputs are few, so that thes
 differ from them. What a statement does not say is assumed only where the references treat all values alike
 (`treatment`).
 
-Words are matched without being understood. A pattern that lets inputs differ therefore has others beside it that forbid
-it, and the answers to inputs that were not meant are recognised by their kind (`chosen_tests.is_meant`).
+A pattern that lets inputs differ has others beside it that forbid it, and the answers to inputs that were not meant are
+recognised by their kind (`chosen_tests.is_meant`).
 """
 
 import re
@@ -38,13 +38,11 @@ class Said:
     """What a statement says. One without words leaves everything open that given inputs have in common by chance."""
 
     def __init__(self, statement: str) -> None:
-        """Searches `statement` for phrases that are usual for what its inputs may be."""
         self.statement = statement
         self._read_lengths()
         self._read_relations()
         self._read_signs()
-        self._read_ranges()
-        self._read_characters()
+        self._read_ranges_and_characters()
 
     def _has(self, *patterns: str) -> bool:
         return re.search("|".join(patterns), self.statement, re.IGNORECASE) is not None
@@ -133,8 +131,8 @@ class Said:
         )
         self.names_negative = names_negative and not self._has(_NEVER_NEGATIVE)
 
-    def _read_ranges(self) -> None:
-        """How large numbers may be."""
+    def _read_ranges_and_characters(self) -> None:
+        """How large numbers may be, and what texts may be made of."""
         self.speaks_of_numbers = self._has(_VALUES)
         self.is_fixed_scale = self._may_have(  # numbers of a fixed range
             r"\b(ratings?|grades?|scores?|dice|die|percent\w*|months|days|hours|minutes|seconds|angles?|bits?|ascii)\b",
@@ -150,9 +148,6 @@ class Said:
             r"\bat least\b|or more\b|more than|greater than|>=?|≥|\\geq?|larger than|\bover\b|exactly"
         )
         self.names_digits = self._has(r"\bdigit")  # how many digits a number has may matter
-
-    def _read_characters(self) -> None:
-        """What texts may be made of."""
         self.limits_characters = self._may_have(  # speaks against other characters, where programs would take them
             r"\b(letters?|alphabet\w*|digits?|binary|consist\w*|only|english|dna|brackets?|parenthes\w+|names?|words?)\b",
             r"\b(vowels?|consonants?|case|lowercase|uppercase|ascii|symbols?|commands?|dates?|times?|keys?)\b",

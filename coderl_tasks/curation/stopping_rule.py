@@ -1,24 +1,21 @@
 """What a pass rate says of a problem: its difficulty label, and its place in or out of the band that can teach.
 
-When that place is clear, the problem needs no further round of completions. The rule looks ahead, not at an interval.
-After k of n samples, k / n lies in the band or not. The samples still to come, N - n of them, are beta-binomial under
-the posterior of k of n, and
+When that place is clear, the problem needs no further round of completions. After k of n samples, k / n lies in the
+band or not. The samples still to come, N - n of them, are beta-binomial under the posterior of k of n, and
 
     chance of change = P(k_N / N on the other side of the band's edge | k of n)
 
 Sampling stops when that chance is at most `risk_keep` (the problem is in the band now) or `risk_drop` (it is not).
 
-1. With both risks 0 the rule is exact curtailment: it stops when no outcome could change the decision (2 passes and 2
-   failures settle 2 <= k <= 14 of 16), and always decides what all N samples would have decided.
-2. The two risks differ because the mistakes do. A problem kept that 16 samples would have dropped costs some groups
-   without signal; one dropped that could be learned is gone. With the defaults 0 of 8 goes on, since a pass rate
-   of 0.1 shows that with probability 0.43; 0 of 12 is dropped, and 1 of 2 is kept.
-3. Small rounds decide better for the same number of samples, at the price of more requests, one prompt each
-   (benchmarks/adaptive_profiling.py has the curve). What is kept early has few samples: its interval is wide, and its
-   difficulty label little more than a guess, which `curation.labels` says of it and spends further samples on.
-4. Stopping when the news is good biases k / n: a stopped 1 of 2 overstates a low rate. The likelihood, and so the
+1. With both risks 0 it stops when no outcome could change the decision: 2 passes and 2 failures settle 2 <= k <= 14 of
+   16. The risks differ because the mistakes do: a problem kept that 16 samples would have dropped costs some groups
+   without signal; one dropped that could be learned is gone. With the defaults 0 of 8 goes on, 0 of 12 is dropped, and
+   1 of 2 is kept.
+2. Small rounds decide better for the same number of samples, at the price of more requests, one prompt each
+   (benchmarks/adaptive_profiling.py has the curve).
+3. Stopping when the news is good biases k / n: a stopped 1 of 2 overstates a low rate. The likelihood, and so the
    posterior, is the same with and without the rule, so intervals are taken from the posterior.
-5. Whatever the rule, sample i of a problem is the same draw: the fixed plan and the adaptive one see the same prefix.
+4. Whatever the rule, sample i of a problem is the same draw: the fixed plan and the adaptive one see the same prefix.
 """
 
 from dataclasses import dataclass

@@ -1,13 +1,13 @@
 """strengthen=N: up to N generated tests per problem, which fail wrong programs that the given tests pass.
 
-1. Inputs come from `new_inputs`, by the problem's given ones. The references run on them. An input counts only if each
-   reference answers, at least two independent ones agree under the problem's comparator, and, where there is only one,
-   it answers the same in two runs. (Two programs are independent if their syntax differs.) An answer of a kind that
-   the given tests do not have, such as a fraction among integers, shows that the input is not meant.
-2. Programs known to pass the given tests run on these inputs: the profile's own completions, and mutants of the
-   references. `choose` takes tests that fail programs which too few tests fail, and tests of kinds of inputs that no
-   test has. Only a wrong answer or a runtime error counts: a slow program may be right.
-3. At the end all references must pass the kept tests, or the tests that they fail are dropped.
+1. Inputs come from `new_inputs`, by the problem's given ones. An input counts only if all references (of which no two
+   have the same syntax) answer it and agree under the problem's comparator; a single one must agree with itself in two
+   runs. An answer of a kind that the given tests do not have, such as a fraction among integers, shows that the input
+   is not meant.
+2. The profile's completions that pass the given tests and mutants of the references run on these inputs. `choose` takes
+   tests that fail programs which too few tests fail, and tests of kinds of inputs that no test has. Only a wrong answer
+   or a runtime error counts: a slow program may be right.
+3. At the end all references must pass the kept tests: those that one fails are dropped.
 
 Problems are left alone whose right answers no reference can give: those with a checker, and those suspected of several
 right answers. Generated tests decide rewards and never evaluations (`Problem.given`).
@@ -20,9 +20,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +72,15 @@ _CATCHING_VERDICTS = (Verdict.WRONG_ANSWER, Verdict.RUNTIME_ERROR)
 
 @dataclass(frozen=True, slots=True)
 class Strengthened:
-    """The generated tests of a problem; why there are none, if its inputs or references allow none (`reason`); on how
-    many `inputs` the references agree; how many programs that passed the given tests (`survivors`) are `caught`; and of
-    the completions the first generated test that each fails."""
+    """The generated tests of a problem, or the `reason` why there are none; on how many `inputs` the references agree;
+    how many programs that passed the given tests (`survivors`) are `caught`; and of the completions the first generated
+    test that each fails."""
 
-    tests: tuple[Test, ...] = ()
     reason: str = ""
     inputs: int = 0
     survivors: int = 0
     caught: int = 0
+    tests: tuple[Test, ...] = ()
     first_failed: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -98,18 +98,17 @@ async def strengthen_problems(
     STRENGTH_SCHEMA, one row per problem, in order. `completions` has a row (problem_id, code) for each completion that
     passes the given tests. `folder` records each problem as it ends, so a second call with the same arguments runs only
     what is missing. Raises InfraError if the sandbox is down."""
-    codes = {
-        str(key[0]): part["code"].to_list() for key, part in completions.group_by("problem_id", maintain_order=True)
-    }
+    by_problem = completions.group_by("problem_id", maintain_order=True)
+    codes = {str(key[0]): part["code"].to_list() for key, part in by_problem}
 
     async def strengthened(problem: Problem) -> Row:
         passing = codes.get(problem.problem_id, [])
         found = await strengthen(problem, judge, passing, most, seed)
-        row = {"problem_id": problem.problem_id, "split": problem.split, "reason": found.reason or None}
-        counts = {"inputs": found.inputs, "survivors": found.survivors, "caught": found.caught}
-        tests = [{"input": test.input, "expected": test.expected} for test in found.tests]
         # Per completion the first of the new tests that it fails, None if it passes all.
-        return row | counts | {"tests": tests, "first_failed": [found.first_failed.get(code) for code in passing]}
+        first_failed = [found.first_failed.get(code) for code in passing]
+        tests = [asdict(test) for test in found.tests]
+        row = asdict(found) | {"reason": found.reason or None, "tests": tests, "first_failed": first_failed}
+        return {"problem_id": problem.problem_id, "split": problem.split} | row
 
     completions_hash = sha256(json.dumps(codes, sort_keys=True).encode()).hexdigest()
     request = {"strengthen": most, "seed": seed, "completions": completions_hash}  # what decides the rows
@@ -138,8 +137,8 @@ def strengthened_in_words(table: pl.DataFrame) -> str:
 
 
 def counted_again(profile: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
-    """`profile` (SHARD_SCHEMA) as it is with the generated tests of `table` (STRENGTH_SCHEMA): completions that these
-    fail are not correct any more, and the tests' own runs and catches follow those of the given ones."""
+    """`profile` (SHARD_SCHEMA) with the generated tests of `table` (STRENGTH_SCHEMA): completions that these fail are
+    not correct any more, and the tests' own runs and catches follow those of the given ones."""
     found = {row["problem_id"]: row for row in table.iter_rows(named=True) if row["tests"]}
     rows = []
     for row in profile.iter_rows(named=True):
@@ -152,14 +151,13 @@ def counted_again(profile: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
 
 
 async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str], most: int, seed: int) -> Strengthened:
-    """Generates at most `most` further tests for `problem` that catch wrong programs which its given tests let through.
-    New inputs are mutations of the given ones; expected answers are the reference solutions' where these agree. Wrong
-    programs are mutants of the references; `completions`, which pass the given tests, may be wrong as well. Tests are
-    chosen by how many of these they catch, then verified. Raises InfraError if the sandbox fails."""
+    """Generates at most `most` further tests for `problem` that catch wrong programs which its given tests let through:
+    mutants of its references, or some of the `completions`, which pass the given tests. Raises InfraError if the
+    sandbox fails."""
     problem = problem.whole()  # its tests may still be on the disk
     if reason := _reason_to_skip(problem):
         return Strengthened(reason=reason)
-    maker = await asyncio.to_thread(_test_maker, problem)  # parses inputs into records of values, and writes tests
+    maker = await asyncio.to_thread(_test_maker, problem)
     if maker is None or not maker.records:
         return Strengthened(reason="the inputs are too large, or their format is not understood")
     references, are_slow = await _references(problem, judge)
@@ -169,18 +167,21 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     limit_s = min(PATIENT_S if are_slow else LIMIT_S, problem.time_limit_s or judge.timeout_s)
     limited = replace(problem, time_limit_s=limit_s)
     own_seed = seed_for(seed, "strengthen", problem.problem_id)
-    treatment = treatment_of(references)  # what references do with their inputs: how far new ones may differ
+    treatment = treatment_of(references)
     records = await asyncio.to_thread(new_inputs, maker.records, problem.statement, own_seed, INPUTS, treatment)
     witnesses = references if len(references) > 1 else 2 * references  # a single one has to agree with itself
     tests = await _agreed_tests(limited, maker, records, witnesses, judge)
     if not tests:
         return Strengthened(reason="the references agree on no new input")
-    programs = _programs_to_catch(references, completions, own_seed)
+    wrong = [code for reference in references for code in mutants(reference, own_seed, MUTANTS // len(references))]
+    known = {shape(reference) for reference in references}
+    programs = [code for code in dict.fromkeys([*completions, *wrong]) if shape(code) not in known]
     goals = await _goals_to_catch(limited, maker, tests, programs, references[0], judge)
-    # Programs that no given test catches: completions by definition, and those mutants that a new test catches and none
-    # of the given ones. `goals` has what new tests catch, and its `times` count the given tests that do.
+    # Programs that no given test catches: completions by definition, and the mutants for which `times` is 0.
     survivors = [code for code in programs if code in completions or (code in goals and not goals[code].times)]
-    chosen = _chosen_inputs(problem, maker, tests, list(goals.values()), most)
+    given = [features(maker.parse(text), "") for text in maker.given(problem)]
+    kinds = kinds_of_inputs(given, [features(maker.parse(test.input), test.expected) for test in tests])
+    chosen = [tests[number].input for number in choose([*kinds, *goals.values()], most)]
     kept = await _verified(limited, maker, chosen, witnesses, judge)
     if not kept.tests:
         return Strengthened(inputs=len(tests), survivors=len(survivors))
@@ -191,13 +192,8 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
         for code, grade in zip(survivors, grades, strict=True)
         if grade.verdict in _CATCHING_VERDICTS and grade.first_failed is not None
     }
-    return Strengthened(
-        tests=tuple(kept.tests),
-        inputs=len(tests),
-        survivors=len(survivors),
-        caught=len(caught),
-        first_failed={code: number for code, number in caught.items() if code in completions},
-    )
+    first_failed = {code: number for code, number in caught.items() if code in completions}
+    return Strengthened("", len(tests), len(survivors), len(caught), tuple(kept.tests), first_failed)
 
 
 def _reason_to_skip(problem: Problem) -> str:
@@ -206,22 +202,6 @@ def _reason_to_skip(problem: Problem) -> str:
         return "a checker decides" if problem.checker else "the comparator is exact"
     why = suspicion(problem)
     return f"several answers may be right: {why}" if why else ""
-
-
-def _programs_to_catch(references: Sequence[str], completions: Sequence[str], seed: int) -> list[str]:
-    """The completions and mutants of the references, but for those whose syntax is a reference's."""
-    wrong = [code for reference in references for code in mutants(reference, seed, MUTANTS // len(references))]
-    known = {shape(reference) for reference in references}
-    return [code for code in dict.fromkeys([*completions, *wrong]) if shape(code) not in known]
-
-
-def _chosen_inputs(
-    problem: Problem, maker: "_TestMaker", tests: Sequence[Test], to_catch: Sequence[Goal], most: int
-) -> list[str]:
-    """The inputs of at most `most` of `tests`: those that catch programs, or are of kinds that no given test has."""
-    given = [features(maker.parse(text), "") for text in maker.given(problem)]
-    kinds = kinds_of_inputs(given, [features(maker.parse(test.input), test.expected) for test in tests])
-    return [tests[number].input for number in choose([*kinds, *to_catch], most)]
 
 
 async def _references(problem: Problem, judge: Judge) -> tuple[list[str], bool]:
@@ -270,9 +250,8 @@ async def _goals_to_catch(
 async def _verified(
     problem: Problem, maker: "_TestMaker", inputs: Sequence[str], witnesses: Sequence[str], judge: Judge
 ) -> Problem:
-    """Returns `problem` with generated tests in place of its own. Each of `inputs` becomes a test if all `witnesses`
-    (its reference solutions) answer it alike, now in a process per input. Tests that a witness then fails when it is
-    graded are dropped. `maker` makes tests."""
+    """`problem` with generated tests in place of its own: of those `inputs` that all `witnesses` answer alike, now in a
+    process per input. Tests that a witness then fails when it is graded are dropped."""
     answers = await asyncio.gather(*(maker.answers(problem, code, inputs, judge) for code in witnesses))
     tests = []
     for given, (first, *others) in zip(inputs, zip(*answers, strict=True), strict=True):
@@ -292,8 +271,8 @@ async def _verified(
 
 @dataclass(frozen=True, slots=True)
 class _TestMaker:
-    """How records become inputs and answers become tests: of a problem of calls, whose inputs are JSON arrays of
-    arguments, and in the subclasses of other kinds."""
+    """How inputs become records of values and back, and answers become tests: here of a problem of calls, whose inputs
+    are JSON arrays of arguments, in the subclasses of other kinds."""
 
     records: Sequence[Record]
     name: str  # of the function that is called; empty for a program that reads its input
@@ -321,14 +300,11 @@ class _TestMaker:
         """What a program answers to inputs; None where it does not end well, or was not tried."""
         found: list[str | None] = []
         for _ in range(_RESTARTS):
-            rest = inputs[len(found) :]
-            if not rest:
+            if not (rest := inputs[len(found) :]):
                 break
             asked = replace(problem, tests=tuple(Test(each, "") for each in rest), tests_total=len(rest))
-            found += await judge.outputs(asked, code)
-            if len(found) < len(inputs):
-                found.append(None)  # the answer that ended the list
-        return found + [None] * (len(inputs) - len(found))
+            found += [*await judge.outputs(asked, code), None]  # None for the answer that ended the list, if one did
+        return [*found, *[None] * len(inputs)][: len(inputs)]
 
     async def quick_answers(
         self, problem: Problem, code: str, inputs: Sequence[str], judge: Judge
@@ -365,11 +341,9 @@ class _TextTestMaker(_TestMaker):
 
     def inputs(self, records: Sequence[Record]) -> list[str]:
         # One to three cases in turn, so that a program that answers one only is caught.
-        sizes, rest, texts = cycle((1, 2, 3) if self.format.has_cases else (1,)), [*records], dict[str, None]()
-        while rest:
-            size = next(sizes)
-            texts[self.format.render(rest[:size])] = None
-            del rest[:size]
+        sizes, rest, texts = cycle((1, 2, 3) if self.format.has_cases else (1,)), iter(records), dict[str, None]()
+        while part := list(islice(rest, next(sizes))):
+            texts[self.format.render(part)] = None
         return list(texts)
 
     def parse(self, text: str) -> list[Record]:
@@ -485,8 +459,8 @@ def _test_maker(problem: Problem) -> _TestMaker | None:
 
 
 def _examples(problem: Problem, name: str) -> list[Record]:
-    """Finds the examples of a statement: the arguments with which it calls the function `name`, written as
-    `name([1, 2])` or `Input: a = [1, 2], b = 3`, or, if the function has one parameter, as `a = [1, 2]`."""
+    """The arguments with which a statement calls the function `name`, written as `name([1, 2])` or as
+    `Input: a = [1, 2], b = 3`, or, if the function has one parameter, as `a = [1, 2]`."""
     statement = problem.statement
     parameters = re.search(rf"def {re.escape(name)}\((\w+)(?::[^,()]*)?\)", problem.starter_code)
     assigned = re.findall(rf"\b{parameters[1]}\s*=\s*(\[[^=\n]*\])", statement) if parameters else []
@@ -516,8 +490,8 @@ def _of_one_length(records: Sequence[Record]) -> list[Record]:
 
 
 def _assertions(problem: Problem) -> _TestMaker | None:
-    """What makes tests for a problem of assertion tests: knows the records (arguments of a call) with which the tests
-    and the statement call its function, as far as these are literals; None if there are none."""
+    """As `_test_maker`, for a problem of assertion tests: with the arguments with which the tests and the statement
+    call its function, as far as these are literals; None if there are none."""
     scripts = [test.expected for test in problem.tests]  # an assertion test is a script
     name = problem.entry_point or entry_point_of(scripts)
     asserts = [node for script in scripts for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Assert)]

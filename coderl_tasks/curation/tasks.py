@@ -78,8 +78,8 @@ ALL_ALIKE = Asked()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Shard:
-    """Some hundred problems of a curation, read when a task works on them, and the folder that records it. `budget` is
-    the shard's own, in place of the session's."""
+    """Some hundred problems, read when a task works on them, and the folder that records it. `budget` is the shard's
+    own, in place of the session's."""
 
     session: Session
     settings: CurateSettings
@@ -126,8 +126,7 @@ async def strengthen_shard(
             counted = sampled.join(profile.select("problem_id", n=n_counted), on="problem_id", maintain_order="left")
             is_used = (pl.col("sample_index") < pl.col("n")) & (pl.col("correctness_score") == 1.0)
             completions = counted.filter(is_used).select(completions.columns)
-    how = (completions, shard.settings.strengthen, shard.settings.seed)
-    work = (list(shard.problems), shard.session.judge, *how)
+    work = (list(shard.problems), shard.session.judge, completions, shard.settings.strengthen, shard.settings.seed)
     return await strengthen_problems(*work, folder=shard.folder, on_progress=on_progress)
 
 
@@ -154,15 +153,13 @@ def profile_plan(settings: CurateSettings, asked: Asked = ALL_ALIKE) -> Sampling
     if settings.profile_mode == "screen":
         one_round = min(settings.profile_round, settings.profile_samples)
         return SamplingPlan(one_round, settings.profile_round, sampled=asked.sampled)
-    return SamplingPlan(
-        settings.profile_samples, settings.profile_round, stopping_rule(settings), asked.rules, asked.sampled
-    )
+    sizes = (settings.profile_samples, settings.profile_round)
+    return SamplingPlan(*sizes, stopping_rule(settings), asked.rules, asked.sampled)
 
 
 def stopping_rule(settings: CurateSettings) -> StoppingRule | None:
     """The rule of problems without one of their own; None where all samples are taken."""
     if settings.profile_mode != "adaptive":
         return None
-    return StoppingRule(
-        Band(settings.band_low, settings.band_high), settings.profile_risk_keep, settings.profile_risk_drop
-    )
+    band = Band(settings.band_low, settings.band_high)
+    return StoppingRule(band, settings.profile_risk_keep, settings.profile_risk_drop)

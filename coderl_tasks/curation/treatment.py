@@ -1,22 +1,19 @@
 """What right programs do with their inputs, read from their syntax: how far new inputs may differ from the given ones.
 
-Few given inputs show few kinds of values, and many statements name no bounds. The references decide then, by two rules:
-
 1. *Named values.* A value that a reference compares its input with lies in the domain, and so do its neighbours: a
    program that tells 50 from 51 is asked for both. The same holds for characters, and for the kinds of characters that
    a reference asks for (`isdigit`).
 2. *Plain operations.* If all that references do with numbers is to add, multiply, compare and move them, then 0 and
-   numbers below it are as good as any other: whatever else is right for the numbers above does the same with them. So
-   are empty lists for references that only go through them, and other characters for those that only move them. A
-   division, a loop up to a number, its digits or an index are no plain operations: there, programs that agree on the
-   usual numbers part at 0 or below.
+   numbers below it are as good as any other. So are empty lists for references that only go through them, and other
+   characters for those that only move them. With a division, a loop up to a number, its digits or an index, programs
+   that agree on the usual numbers part at 0 or below.
 
 An operation that is not known here is taken for one that forbids everything.
 """
 
 import ast
 import string
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -73,10 +70,15 @@ class Hazard(StrEnum):
     CHARACTERS = "characters"  # tells characters apart
 
 
+_OF_OPERATORS: dict[type[ast.operator], Hazard] = {
+    **dict.fromkeys((ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor), Hazard.BITS),
+    **dict.fromkeys((ast.FloorDiv, ast.Mod), Hazard.REMAINDER), ast.Div: Hazard.DIVISION, ast.Pow: Hazard.POWER,
+}  # fmt: skip
+
+
 def treatment_of(programs: Sequence[str]) -> Treatment:
-    """Reads from the syntax of right `programs` how far new inputs may differ from the given ones, if the operations of
-    all of them allow it: to zero (`takes_zero`), to negative numbers as well (`is_plain`), to empty lists or to other
-    characters; and which constants any of them names. No program, or one that cannot be parsed, allows nothing."""
+    """How right `programs` treat their inputs, by their syntax: what all of them allow, and the constants that any of
+    them names. No program, or one that cannot be parsed, allows nothing."""
     trees = []
     for code in programs:
         with suppress(SyntaxError, ValueError, RecursionError):
@@ -140,7 +142,6 @@ def _constants_compared(node: ast.AST) -> Iterator[int | str]:
 
 
 def _hazards(tree: ast.AST) -> Iterator[Hazard]:
-    """Yields the hazards in a program: what may do something else with unusual inputs."""
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     valid_positions = _positions(tree)  # names that loops give to positions within a list
     compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
@@ -158,12 +159,21 @@ def _hazards(tree: ast.AST) -> Iterator[Hazard]:
             case ast.BinOp(op=ast.Mod(), right=ast.Constant(value=int())) if id(node) in divisibility:
                 pass  # `n % k == 0` is right for negative numbers too
             case ast.BinOp(op=operator, right=right) | ast.AugAssign(op=operator, value=right):
-                yield from _of_operator(operator, right)
+                hazard = _OF_OPERATORS.get(type(operator))
+                is_constant = isinstance(right, ast.Constant)
+                if hazard and not (is_constant and hazard in (Hazard.DIVISION, Hazard.POWER)):
+                    yield hazard
             case ast.Subscript(slice=index):
                 if _names(index) - valid_positions - {"len"}:  # another name may be no position in the list
                     yield Hazard.INDEX
-            case ast.Call(func=ast.Name(id=name), args=arguments):
-                yield from _of_function(name, arguments, functions)
+            case ast.Call(func=ast.Name(id="range"), args=arguments):
+                if not all(map(_is_size, arguments)):
+                    yield Hazard.LOOP
+            case ast.Call(func=ast.Name(id="int"), args=[ast.Call() | ast.Compare(), *_]):
+                pass  # it only converts what was read (`int(input())`) or a truth value; of a number it cuts decimals
+            case ast.Call(func=ast.Name(id=name)):
+                if name not in _PLAIN_FUNCTIONS | functions or name == "int":
+                    yield Hazard.CALL
             case ast.Call(func=ast.Attribute(attr=name)):
                 if name in _TEXT_METHODS | _SEARCHING_METHODS:
                     yield Hazard.CHARACTERS
@@ -176,39 +186,13 @@ def _hazards(tree: ast.AST) -> Iterator[Hazard]:
                 yield Hazard.CALL
 
 
-def _of_function(name: str, arguments: Sequence[ast.expr], own_functions: Set[str]) -> Iterator[Hazard]:
-    """The hazard of a call of a function by its name, if it is one."""
-    if name == "range":
-        if not all(map(_is_size, arguments)):
-            yield Hazard.LOOP
-    elif name == "int":
-        # It only converts what was read (`int(input())`) or a truth value; of a number it cuts off the decimals.
-        if not arguments or not isinstance(arguments[0], ast.Call | ast.Compare):
-            yield Hazard.CALL
-    elif name not in _PLAIN_FUNCTIONS | own_functions:
-        yield Hazard.CALL
-
-
 def _asks_divisibility(node: ast.Compare) -> bool:
     """Whether a comparison asks if a number can be divided, or is odd. Of numbers below 0, other remainders than 0 are
     what the language makes them: a program that looks at the last digit has another one."""
-    is_zero = all(isinstance(each, ast.Constant) and each.value == 0 for each in node.comparators)
-    is_half = (
-        isinstance(node.left, ast.BinOp) and isinstance(node.left.right, ast.Constant) and node.left.right.value == 2
-    )
-    return is_zero or is_half
-
-
-def _of_operator(operator: ast.operator, right: ast.expr) -> Iterator[Hazard]:
-    is_constant = isinstance(right, ast.Constant)
-    if isinstance(operator, ast.LShift | ast.RShift | ast.BitAnd | ast.BitOr | ast.BitXor):
-        yield Hazard.BITS
-    elif isinstance(operator, ast.Div):
-        yield from [] if is_constant else [Hazard.DIVISION]
-    elif isinstance(operator, ast.FloorDiv | ast.Mod):
-        yield Hazard.REMAINDER
-    elif isinstance(operator, ast.Pow):
-        yield from [] if is_constant else [Hazard.POWER]
+    match node.left:
+        case ast.BinOp(right=ast.Constant(value=2)):
+            return True
+    return all(isinstance(each, ast.Constant) and each.value == 0 for each in node.comparators)
 
 
 def _positions(tree: ast.AST) -> set[str]:

@@ -28,8 +28,7 @@ ROWS: dict[str, RowReader] = {
 
 
 def environment_of(settings: FlowSettings) -> Environment:
-    """The environment of `settings`. Raises ConfigError for a reward file that cannot be used, and for settings of
-    several turns where there is one."""
+    """The environment of `settings`. Raises ConfigError for an unusable reward file or impossible turns."""
     settings.require_turns()
     turns = Turns(settings.most_answers, settings.feedback, settings.max_trajectory_tokens, settings.max_tool_calls)
     if settings.environment == "custom":
@@ -43,7 +42,6 @@ def environment_of(settings: FlowSettings) -> Environment:
 
 
 def renderer_of(settings: FlowSettings) -> Renderer:
-    """The renderer of the model of `settings` for their environment. Raises ConfigError as `model_renderer` and
-    `environment_of` do."""
+    """The renderer of the model of `settings` for their environment. Raises ConfigError."""
     is_chat = environment_of(settings).is_chat
     return model_renderer(settings.model_name, settings.renderer_name, settings.thinking, is_chat=is_chat)

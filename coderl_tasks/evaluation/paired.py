@@ -10,17 +10,10 @@ from typing import Any
 
 import polars as pl
 
+from coderl_tasks import stats
 from coderl_tasks.errors import DataError
 from coderl_tasks.evaluation.policy import COMPLETIONS, TINKER_SCHEME
-from coderl_tasks.stats import (
-    Difference,
-    Interval,
-    clustered_bootstrap,
-    crossed_interval,
-    mcnemar,
-    paired_proportion_difference,
-    wilson_interval,
-)
+from coderl_tasks.stats import Difference, Interval
 
 # What of an evaluation's summary says what was evaluated, and how; USUAL values are left out of a summary.
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
@@ -41,37 +34,36 @@ def paired_difference(pairs: pl.DataFrame) -> Difference:
     draws problems, unless all differ by the same. Raises DataError if there is no pair."""
     if pairs.is_empty():
         raise DataError("the two evaluations share no graded problem")
-    before, after = pairs["before"].to_list(), pairs["after"].to_list()
+    sides = list(pairs.select("before", "after").iter_rows())
+    if _is_one_each(pairs):
+        cells = Counter(sides)
+        return stats.paired_proportion_difference(cells[1.0, 1.0], cells[1.0, 0.0], cells[0.0, 1.0], cells[0.0, 0.0])
     # Shares of several completions fall into no cell of a table of four.
-    if not _is_one_each(pairs):
-        deltas = [right - left for left, right in zip(before, after, strict=True)]
-        estimate, interval = math.fsum(deltas) / len(deltas), clustered_bootstrap(deltas)
-        # Where all are equal, so are all draws of the bootstrap: it would claim certainty. Instead, as many problems as
-        # Wilson's interval allows may differ by all that they can; of zeros that is what Newcombe's interval says.
-        if max(deltas) - min(deltas) < ROUNDING:
-            others = wilson_interval(0, len(deltas)).high
-            interval = Interval(estimate - others * (1 + estimate), estimate + others * (1 - estimate))
-        return Difference(estimate, max(-1.0, interval.low), min(1.0, interval.high))
-    cells = Counter(zip(before, after, strict=True))
-    return paired_proportion_difference(cells[1.0, 1.0], cells[1.0, 0.0], cells[0.0, 1.0], cells[0.0, 0.0])
+    deltas = [after - before for before, after in sides]
+    estimate, interval = math.fsum(deltas) / len(deltas), stats.clustered_bootstrap(deltas)
+    # Where all are equal, so are all draws of the bootstrap: it would claim certainty. Instead, as many problems as
+    # Wilson's interval allows may differ by all that they can; of zeros that is what Newcombe's interval says.
+    if max(deltas) - min(deltas) < ROUNDING:
+        others = stats.wilson_interval(0, len(deltas)).high
+        interval = Interval(estimate - others * (1 + estimate), estimate + others * (1 - estimate))
+    return Difference(estimate, max(-1.0, interval.low), min(1.0, interval.high))
 
 
 def share_interval(passed: Sequence[float]) -> Interval:
-    """The 95% interval of a mean over problems, of whose completions the shares `passed` did: Wilson's for one
-    completion per problem, else the bootstrap that draws problems."""
+    """The 95% interval of a mean of shares over problems: Wilson's for one completion each, else the bootstrap's."""
     if all(share in (0.0, 1.0) for share in passed):
-        return wilson_interval(round(sum(passed)), len(passed))
-    interval = clustered_bootstrap(passed)
+        return stats.wilson_interval(round(sum(passed)), len(passed))
+    interval = stats.clustered_bootstrap(passed)
     return Interval(max(0.0, interval.low), min(1.0, interval.high))
 
 
 def changed(pairs: pl.DataFrame) -> dict[str, Any]:
-    """How many problems did better after (`gained`) and worse (`lost`); with one completion per problem also the
-    p-value of McNemar's exact test on these (`mcnemar_p`)."""
+    """Problems that did better (`gained`) and worse (`lost`); of one completion each, McNemar's p (`mcnemar_p`)."""
     gained = int((pairs["after"] > pairs["before"]).sum())
     lost = int((pairs["after"] < pairs["before"]).sum())
     # Of shares of several completions the counts say less than the difference's interval does.
-    return {"gained": gained, "lost": lost} | ({"mcnemar_p": mcnemar(gained, lost)} if _is_one_each(pairs) else {})
+    p_value = {"mcnemar_p": stats.mcnemar(gained, lost)} if _is_one_each(pairs) else {}
+    return {"gained": gained, "lost": lost, **p_value}
 
 
 def changed_text(found: Mapping[str, Any]) -> str:
@@ -105,38 +97,24 @@ def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = N
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise DataError("nothing of the evaluation was graded")
+    n, passed = pl.col("n"), pl.col("passed")
     is_right = pl.col("correctness_score") == 1.0
     by_problem = graded.group_by("split", "problem_id").agg(passed=is_right.sum(), n=pl.len())
-    repeated = by_problem.filter(pl.col("n") > 1)
-    if not repeated.is_empty():
-        return _measured_noise(repeated, by_problem.height)
+    problems, repeated = by_problem.height, by_problem.filter(n > 1)
+    if not repeated.is_empty():  # the unbiased variance of their successes
+        within = float(repeated.select((passed * (n - passed) / (n * (n - 1))).mean()).item())
+        why = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
+        return Noise(problems, within, losses=None, explanation=why)
     if compare and {"gained", "lost", "n", "to"} <= compare.keys():
-        return _noise_of_comparison(compare, by_problem.height)
-    return _largest_noise(int(by_problem["passed"].sum()), by_problem.height)
-
-
-def _measured_noise(repeated: pl.DataFrame, problems: int) -> Noise:
-    """From problems with several completions (`n`, of which `passed` did): the unbiased variance of their successes."""
-    n, passed = pl.col("n"), pl.col("passed")
-    within = float(repeated.select((passed * (n - passed) / (n * (n - 1))).mean()).item())
-    why = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
-    return Noise(problems, within, losses=None, explanation=why)
-
-
-def _noise_of_comparison(compare: Mapping[str, Any], problems: int) -> Noise:
-    """From how many problems were gained and lost between two evaluations with one completion per problem."""
-    # The better policy lost the smaller number. One added to it, and two to all, keep the share above 0.
-    losses = (min(compare["gained"], compare["lost"]) + 1) / (compare["n"] + 2)
-    why = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."
-    # Single completions do not show which changes were chance. Assume that none were: then no variance is left that
-    # more completions per problem would average out.
-    return Noise(problems, within=0.0, losses=losses, explanation=why)
-
-
-def _largest_noise(passed: int, problems: int) -> Noise:
-    """The most that a pass rate allows: each problem is solved with the same chance."""
-    # Add one pass and one failure: if ten of ten passed, the eleventh may still fail.
-    pass_rate = (passed + 1) / (problems + 2)
+        # The better policy lost the smaller number. One added to it, and two to all, keep the share above 0.
+        losses = (min(compare["gained"], compare["lost"]) + 1) / (compare["n"] + 2)
+        why = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."
+        # Single completions do not show which changes were chance. Assume that none were: then no variance is left that
+        # more completions per problem would average out.
+        return Noise(problems, within=0.0, losses=losses, explanation=why)
+    # The most that a pass rate allows: each problem is solved with the same chance. One pass and one failure more: if
+    # ten of ten passed, the eleventh may still fail.
+    pass_rate = (int(by_problem["passed"].sum()) + 1) / (problems + 2)
     why = (
         "One completion per problem says nothing of a problem's own chance: its noise is taken to be the most it can "
         "be. An evaluation with n_samples=4 temperature=0.7, say, measures it."
@@ -167,7 +145,7 @@ def over_seeds(after: Sequence[pl.DataFrame], before: Sequence[pl.DataFrame] | N
         pairs = zip(scores[: len(after)], scores[len(after) :], strict=True)
         scores = [[right - left for right, left in zip(*pair, strict=True)] for pair in pairs]
     means = [math.fsum(row) / len(row) for row in scores]
-    return OverSeeds(shared.height, crossed_interval(scores), means, statistics.stdev(means))
+    return OverSeeds(shared.height, stats.crossed_interval(scores), means, statistics.stdev(means))
 
 
 def compared(
@@ -207,8 +185,8 @@ def unlike(before: Mapping[str, Any], after: Mapping[str, Any], n: int) -> str |
         values = before.get(key, USUAL.get(key)), after.get(key, USUAL.get(key))
         if None not in values and values[0] != values[1]:
             differing.append(f"{key} {values[0]:g} against {values[1]:g}")
-    services = before.get(SERVICE_KEY), after.get(SERVICE_KEY)
-    if None not in services and services[0] != services[1]:
+    services = [side[SERVICE_KEY] for side in (before, after) if side.get(SERVICE_KEY) is not None]
+    if len(set(services)) == 2:
         differing.append(" against ".join(map(str, services)))
     if n < MOST_IN_COMMON * min(before["n"], after["n"]):
         differing.append(f"{n} problems in common of {before['n']} and {after['n']}")

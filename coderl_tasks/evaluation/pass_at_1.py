@@ -68,14 +68,11 @@ def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> 
     by_remainder = sorted(shares, key=lambda split: (-(shares[split] - counts[split]), split))  # the largest first
     for split in by_remainder[: limit - sum(counts.values())]:
         counts[split] += 1
-
-    def rank(problem_id: str) -> bytes:
-        # A hash, so that adding problems changes few choices.
-        return hashlib.sha256(f"{seed}/{problem_id}".encode()).digest()
-
-    chosen = {
-        (split, problem_id) for split, ids in by_split.items() for problem_id in sorted(ids, key=rank)[: counts[split]]
-    }
+    chosen: set[tuple[str, str]] = set()
+    for split, ids in by_split.items():
+        # By a hash, so that adding problems changes few choices.
+        ids.sort(key=lambda problem_id: hashlib.sha256(f"{seed}/{problem_id}".encode()).digest())
+        chosen |= {(split, problem_id) for problem_id in ids[: counts[split]]}
     return [problem for problem in problems if (problem.split, problem.problem_id) in chosen]
 
 
@@ -113,10 +110,9 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
 def summarize(
     rollouts: pl.DataFrame, *, policy: str, temperature: float | None = None, max_tokens: int | None = None
 ) -> dict[str, Any]:
-    """Returns the summary of an evaluation's rollouts, as summary.json has it. All rates are over graded completions,
-    except truncated_rate, which is over all. n counts problems. Splits without graded completions are left out.
-    `policy` names what was evaluated; `temperature` and `max_tokens` are None where it is not known how the completions
-    were sampled. Raises InfraError if nothing was graded."""
+    """The summary of an evaluation's rollouts, as summary.json has it. All rates are over graded completions, except
+    truncated_rate, which is over all; n counts problems. `temperature` and `max_tokens` are None where it is not known
+    how the completions were sampled. Raises InfraError if nothing was graded."""
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise InfraError(f"none of {rollouts.height} completions could be graded: is the sandbox up?")
@@ -140,8 +136,7 @@ def summarize(
 
 
 def _by_turn(rollouts: pl.DataFrame, n_samples: int) -> dict[str, Any]:
-    """The pass rates after each turn (`by_turn`, from the first answer on), where completions have several. One that
-    ended earlier counts with its last answer."""
+    """Pass rates after each turn, if completions have several. One that ended earlier counts with its last answer."""
     verdicts = pl.col("turn_verdicts")
     most = int(rollouts.select(verdicts.list.len().max().fill_null(0)).item())
     rates = []
@@ -168,19 +163,17 @@ def _pass_rates(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
     )
     counts = by_problem.select("n", "passed").rows()
     by_k: dict[str, dict[str, Any]] = {}
-    powers = [2**power for power in range(n_samples.bit_length())]
-    for k in dict.fromkeys([*powers, n_samples]):  # each k once, n_samples too
+    for k in sorted({*(2**power for power in range(n_samples.bit_length())), n_samples}):
         values = [pass_at_k(n, passed, k) for n, passed in counts if n >= k]
         if not values:
             by_k[str(k)] = {"n": 0, "estimate": None, "ci_low": None, "ci_high": None}
             continue
-        # Where every value is 0, or every one 1, all draws of the bootstrap are equal: it would claim certainty.
-        is_all_or_none = len(set(values)) == 1 and values[0] in (0.0, 1.0)
-        n_passed = round(math.fsum(values))  # where all is 0 or all is 1
-        interval = wilson_interval(n_passed, len(values)) if is_all_or_none else clustered_bootstrap(values)
+        if set(values) in ({0.0}, {1.0}):  # then all draws of the bootstrap are equal: it would claim certainty
+            interval = wilson_interval(round(math.fsum(values)), len(values))
+        else:
+            interval = clustered_bootstrap(values)
         # Of one problem the bootstrap's interval is infinite.
         low, high = max(0.0, interval.low), min(1.0, interval.high)
         by_k[str(k)] = {"n": len(values), "estimate": math.fsum(values) / len(values), "ci_low": low, "ci_high": high}
-    first = by_k["1"]
-    interval_of_one = {key: first[key] for key in ("ci_low", "ci_high")}
-    return {"n": first["n"], "pass_at_1": first["estimate"], **interval_of_one, "pass_at_k": by_k}
+    n, estimate, low, high = by_k["1"].values()
+    return {"n": n, "pass_at_1": estimate, "ci_low": low, "ci_high": high, "pass_at_k": by_k}

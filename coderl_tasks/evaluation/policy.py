@@ -45,9 +45,9 @@ def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = 
         return _policy_of_run(expected_run.resolve())  # also of a run without checkpoints: its error says so
     if existing_path is not None and (existing_path / CHECKPOINTS_FILE).is_file():
         return _policy_of_run(existing_path)
-    is_explicit_path = checkpoint.startswith(("/", ".", "~"))
     similar_runs = near_runs(expected_run)
-    may_be_run = is_name(checkpoint) or is_explicit_path  # else it is org/name, as hosted models are called
+    # Else it is org/name, as hosted models are called.
+    may_be_run = is_name(checkpoint) or checkpoint.startswith(("/", ".", "~"))
     if similar_runs and existing_path is None and may_be_run:
         raise ConfigError(f"checkpoint={checkpoint}: there is no such run{did_you_mean(similar_runs)}")
     if local_model_path(checkpoint) is not None or (existing_path is None and not may_be_run):
@@ -76,8 +76,7 @@ def _policy_of_latest_run(root: Path, model_name: str | None) -> FoundPolicy:
 
 
 def _required_config(run: Path) -> dict[str, Any]:
-    config = recorded_config(run)
-    if config is None:
+    if (config := recorded_config(run)) is None:
         raise ConfigError(f"{run} is no run directory: it has no config.json")
     return config
 
@@ -96,8 +95,7 @@ def _policy_of_run(run: Path) -> FoundPolicy:
 
 
 def _validation_rates(run: Path, config: dict[str, Any], steps: Iterable[int]) -> dict[int, float]:
-    """Pass@1 by step on the problems held out of the pool, where it was evaluated; never on the test splits, where it
-    would be the best of several tries."""
+    """Pass@1 by step on the validation problems; never on the test splits: it would be the best of several tries."""
     if config.get("eval", {}).get("on") != "validation":
         return {}
     files = {step: run / "evals" / step_name(step) / "summary.json" for step in steps}
@@ -123,35 +121,30 @@ def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
     config = _required_config(run)
     states = {int(row["step"]): str(row["state_path"]) for row in read_checkpoints(run) if row.get("state_path")}
     trained = {step: path for step, path in states.items() if step >= 0}  # step -1 is the base model
-    # States of the newest steps that the service removes after a time. `last` and `best` choose among checkpoints, as
-    # `coderl evaluate` does; an expiring state is exported only if the number of its step is given.
+    # The service removes these after a time: they are exported only if the number of their step is given.
     expiring = {state.step: state.path for state in expiring_states(run, config)}
     steps = ", ".join(map(str, sorted({*trained, *expiring})))
     known = f" (there are: {steps})" if steps else ""
     if wanted not in (None, BEST, LAST):
         if not wanted.isdigit():
             raise ConfigError(f"--step {wanted}: give a step's number, {LAST} or {BEST}")
-        if (step := int(wanted)) in trained:
-            return SavedPolicy(run, config, step, trained[step], why=None)
-        if step in expiring:
-            return SavedPolicy(run, config, step, expiring[step], why=None, expires=True)
+        step = int(wanted)
+        if path := trained.get(step) or expiring.get(step):
+            return SavedPolicy(run, config, step, path, why=None, expires=step not in trained)
         raise ConfigError(
             f"{run}: of step {step} there is no state to export{known}; sampler weights alone are not handed out by "
             "the service"
         )
     if not trained:
         raise ConfigError(f"{run} has no checkpoint yet{known}")
-    if wanted == LAST:
-        step = max(trained)
-        return SavedPolicy(run, config, step, trained[step], why="the last checkpoint")
-    rates = _validation_rates(run, config, trained)
+    rates = {} if wanted == LAST else _validation_rates(run, config, trained)
     if wanted == BEST and not rates:
         raise ConfigError(
             f"{run}: the best checkpoint is the one with the best Pass@1 on the validation problems, and none was "
             "evaluated on them (train with eval=on:validation; on the test problems it would be the best of several "
             "tries): take --step last, or a step's number"
         )
-    step = _policy_of_run(run).step  # it may have sampler weights alone
+    step = max(trained) if wanted == LAST else _policy_of_run(run).step  # the latter may have sampler weights alone
     if step not in trained:
         raise ConfigError(f"{run}: of step {step} there is no state to export{known}")
     why = "the last checkpoint"

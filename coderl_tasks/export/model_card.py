@@ -24,8 +24,8 @@ SETTINGS = (
 
 
 def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | None) -> str:
-    """The README.md (model card) of an exported policy, which is called `name`: a `merged` model, else a LoRA adapter.
-    `checked` says how its log-probabilities were checked (None: not at all)."""
+    """The README.md of an exported policy called `name`: a `merged` model, else a LoRA adapter. `checked` says how its
+    log-probabilities were checked (None: not at all)."""
     config = policy.config
     settings = flat(TrainSettings, config)
     base, steps = str(config.get("model_name")), policy.step + 1  # steps are numbered from 0
@@ -43,9 +43,12 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
         metadata |= {"base_model": base, "base_model_relation": "finetune" if merged else "adapter"}
     if licence is not None:
         metadata["license"] = licence
+    folder, dequantised = local_model_path(base), ""
+    if folder is not None and folder.parent == models_folder():  # its weights may differ from those of that name
+        dequantised = f", as dequantised from `{folder.name.rpartition('-')[0]}.gguf`"
     facts = {
         # Only the folder's name: the card is published, and the path is private.
-        "base model": f"`{Path(base).name if Path(base).is_absolute() else base}`{_dequantised(base)}",
+        "base model": f"`{Path(base).name if Path(base).is_absolute() else base}`{dequantised}",
         "what this is": "the merged model" if merged else "a LoRA adapter in PEFT form",
         "trained": f"{steps} GRPO step{'s' if steps != 1 else ''} on verifiable rewards{how_chosen}",
         "data": _training_data(config),
@@ -68,24 +71,14 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
     return "\n\n".join(parts) + "\n"
 
 
-def _dequantised(base: str) -> str:
-    """That the policy was trained on the weights of a GGUF file, in words: they may differ from those of that name."""
-    folder = local_model_path(base)
-    if folder is None or folder.parent != models_folder():
-        return ""
-    return f", as dequantised from `{folder.name.rpartition('-')[0]}.gguf`"
-
-
 def base_licence(model: str) -> str | None:
     """The licence that a model's own card names, where it is at hand: in its local folder, or in the hub's cache."""
     from coderl_tasks.insight.problem_view import cached_file  # a second to import
 
     card = cached_file(model, "README.md")
     text = "" if card is None else card.read_text(errors="replace")
-    if not text.startswith("---\n"):
-        return None
     try:
-        head = yaml.safe_load(text[4:].partition("\n---")[0])
+        head = yaml.safe_load(text[4:].partition("\n---")[0]) if text.startswith("---\n") else None
     except yaml.YAMLError:
         return None
     found = head.get("license") if isinstance(head, dict) else None

@@ -8,9 +8,8 @@ dropped itself does not count. The reasons:
     near_duplicate        the statement resembles an earlier one's, and at least half of the smaller one's tests are
                           shared, all with the same answers; or it is the same word for word and no test says otherwise
 
-Resembling statements alone prove nothing: "print the maximum" and "print the minimum" differ in one word. The tests
-prove it, so that statements need no more resemblance than in decontamination. MinHash finds the pairs worth a look
-(`datasketch`), the exact similarity and the tests decide.
+Resembling statements alone prove nothing: "print the maximum" and "print the minimum" differ in one word. MinHash finds
+the pairs worth a look (`datasketch`), the exact similarity and the tests decide.
 
 Decontamination finds the train problems that give an evaluation problem away. A window is 13 words in a row. Windows
 that more than `common` problems of both sides have are boilerplate ("the first line contains a single integer t, the
@@ -22,6 +21,7 @@ number of test cases") and do not count. What is left of an evaluation problem's
                                 it is as good as the same (SAME) and no test says otherwise
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -50,8 +50,7 @@ Faults = dict[int, tuple[str, str]]
 
 
 def find_duplicates(entries: Sequence[Entry], threshold: float) -> Faults:
-    """Finds the entries (problems) to drop as they repeat an earlier one that is not dropped: the same id or content,
-    or a statement that resembles its by `threshold` while the tests agree. Returns reason and detail by index."""
+    """The entries (problems) to drop as they repeat an earlier one that is not dropped."""
     by_id: dict[str, int] = {}
     by_content: dict[tuple[int, int], int] = {}  # hashes of the statement and of the tests
     index = NearDuplicateIndex(threshold)
@@ -96,8 +95,7 @@ def known_windows(evaluation: Iterable[Entry]) -> Hashes:
 
 
 def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> Faults:
-    """Finds the train problems to drop because they give an evaluation problem away: by passages of words that both
-    have, or by a statement that resembles its. Returns reason and detail by index in `train`."""
+    """The train problems to drop because they give an evaluation problem away."""
     index = NearDuplicateIndex(rules.resemblance)
     # Any two short statements may look alike, so the index leaves them out. Their hash still finds identical ones.
     by_statement: dict[int, int] = {}
@@ -122,8 +120,7 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
 
 def _shared_passages(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> Iterator[str | None]:
     """Yields for each train problem, in order, words that name the evaluation problem whose passages it contains, or
-    None if it contains too few of any. A window is a hash of WINDOW_WORDS words in a row. Windows of many problems are
-    boilerplate; the other windows of an evaluation problem are its own."""
+    None if it contains too few of any."""
     windows = [entry.signature.windows for entry in (*train, *evaluation)]
     # A signature has each of its windows once, so these are counts of problems.
     values, counts = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *windows]), return_counts=True)
@@ -140,24 +137,19 @@ def _shared_passages(train: Sequence[Entry], evaluation: Sequence[Entry], rules:
         detail = None
         # The largest share first, though it may be of too few passages; then in order, so that no name is by chance.
         for number, count in sorted(shared.items(), key=lambda item: (-item[1] / own_counts[item[0]], item[0])):
-            if _gives_away(count, own_counts[number], rules.overlap):
-                place, passages = evaluation[number].place, f"{WINDOW_WORDS}-word passages"
-                detail = f"{count} of the {own_counts[number]} {passages} of its own that {place} has"
+            n_own, least = own_counts[number], rules.overlap
+            if count < MANY:  # few shared windows prove less: then nearly all must be shared, of at least SOME
+                least = max(NEARLY_ALL, rules.overlap) if n_own >= SOME else math.inf
+            if count / n_own >= least:
+                passages = f"{count} of the {n_own} {WINDOW_WORDS}-word passages"
+                detail = f"{passages} of its own that {evaluation[number].place} has"
                 break
         yield detail
 
 
-def _gives_away(n_shared: int, n_own: int, overlap: float) -> bool:
-    """Whether a text that has `n_shared` of an evaluation problem's `n_own` windows has too many of them."""
-    if n_shared >= MANY:
-        return n_shared / n_own >= overlap
-    # Few shared windows prove less: then nearly all must be shared, of at least SOME.
-    return n_own >= SOME and n_shared / n_own >= max(NEARLY_ALL, overlap)
-
-
 def _resembling(entry: Entry, candidates: Sequence[Entry], least: float, same_from: float | None = None) -> str | None:
-    """Which candidate `entry` repeats and why; None if none. Its statement resembles the entry's by `least` and the
-    tests agree, or it is the same (by `same_from`, where that is given) and no test says otherwise."""
+    """Which candidate `entry` repeats and why; None if none: one whose statement resembles the entry's by `least` and
+    the tests agree, or is the same (by `same_from`, where that is given) and no test says otherwise."""
     for other in candidates:
         share = entry.signature.resemblance(other.signature)
         same = entry.signature.statement_hash == other.signature.statement_hash

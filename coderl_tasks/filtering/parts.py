@@ -4,8 +4,7 @@
     NNNNN.parquet            its problems, tests trimmed, and their signatures
 
 Both appear whole or not at all, the drops first: where the second is, the segment is done, and a start after a crash
-makes the others. Row groups are small, so that a few problems can be read without the others: no stage holds all of
-them in memory. `KeptProblems` reads those that came through all stages, or writes them to a file that adds columns.
+makes the others. Row groups are small, so that a few problems can be read without the others.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,18 +58,14 @@ def writing(path: Path, schema: pa.Schema, compression: str = "lz4") -> Iterator
         held += size
         # By size and by number: a row may be a few hundred bytes, or as many megabytes.
         if held >= GROUP_BYTES or len(rows) >= GROUP_ROWS:
-            flush()
-
-    def flush() -> None:
-        nonlocal held
-        if rows:  # none since the last group: nothing to write
             writer.write_table(pa.Table.from_pylist(rows, schema))
             rows.clear()
             held = 0
 
     with replacing(path) as file, pq.ParquetWriter(file, schema, **options) as writer:
         yield add
-        flush()
+        if rows:
+            writer.write_table(pa.Table.from_pylist(rows, schema))
 
 
 def part_row(problem: Problem, signature: Signature) -> tuple[dict[str, Any], int]:

@@ -10,19 +10,16 @@ The sanity checks, in order, on all tests of the row:
     no_expected_output    every test expects nothing: an empty program would be right
     contradictory_tests   two tests with one input and answers that exclude each other: no program can be right
 
-A part (see `parts`) depends on its segment of the data only, never on who made it or when:
-
-1. Each worker reads, filters and writes whole segments by itself; nothing large passes between processes.
-2. Segments in which something large has to be held at once (HEAVY) are worked on one at a time, beside light ones: a
-   hundred rows of 200 MB cost the memory of one.
-3. Workers end with their parent, also when it is killed.
+Each worker reads, filters and writes whole segments of the data by itself. Segments in which something large has to be
+held at once (HEAVY) are worked on one at a time, beside light ones. Workers end with their parent, also when it is
+killed.
 """
 
 import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -164,8 +161,8 @@ _report_row: Callable[[int], None] | None = None
 
 
 def make_part(job: PartJob) -> None:
-    """Parses, checks and trims the rows of one segment of a data file, and writes what came of it, the part: a file of
-    the problems with their signatures, and one of the drops. Raises DataError for unreadable data."""
+    """Parses, checks and trims the rows of one segment of a data file, and writes its part. Raises DataError for
+    unreadable data."""
     drops: list[Drop] = []
     with writing(job.part, PART_SCHEMA) as add:
         # Evaluation data have no rules: each of their problems counts.
@@ -208,9 +205,9 @@ def run_jobs(
     is_heavy: Callable[[JobT], bool] = lambda job: False,
     on_progress: OnCount | None = None,
 ) -> list[DoneT]:
-    """Runs `work(job)` for all jobs in `workers` processes, and returns the results in the order of `jobs`; `work` must
-    be picklable. Heavy jobs run one at a time, as two may not fit into memory. Calls `on_progress` with the rows and
-    bytes read so far. Raises what a job raises, InfraError if a worker dies."""
+    """The results of `work(job)`, run in `workers` processes, in the order of `jobs`; `work` must be picklable. Heavy
+    jobs run one at a time, as two may not fit into memory. Calls `on_progress` with the rows and bytes read so far.
+    Raises what a job raises, InfraError if a worker dies."""
     global _report_row  # which `make_part` calls for each row, in this process or (see `_start_worker`) in a worker
     if workers == 1 or len(jobs) < 2:  # not worth starting a process
         _report_row = None if on_progress is None else _row_counter(on_progress)
@@ -232,7 +229,7 @@ def run_jobs(
                     break
                 # Submit only what a worker is free for: the pool's own queue could run two heavy jobs at once.
                 number = waiting[heavy].popleft()
-                with _environment(WORKER_ENVIRONMENT):  # the first jobs start the workers
+                with _worker_environment():  # the first jobs start the workers
                     running[executor.submit(work, jobs[number])] = (number, heavy)
             for future in wait(running, POLL_S, FIRST_COMPLETED).done:  # POLL_S: progress shows meanwhile
                 number, _ = running.pop(future)
@@ -248,10 +245,10 @@ def run_jobs(
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Processes started in the block get `variables`, where they are not set already."""
-    added = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(added)
+def _worker_environment() -> Iterator[None]:
+    """Processes started in the block get WORKER_ENVIRONMENT, where it is not set already."""
+    added = WORKER_ENVIRONMENT.keys() - os.environ.keys()
+    os.environ.update({name: WORKER_ENVIRONMENT[name] for name in added})
     try:
         yield
     finally:
@@ -283,11 +280,11 @@ def _start_worker(rows: Any, bytes_read: Any) -> None:
     _report_row = count
     parent = multiprocessing.parent_process()
     assert parent is not None
-    # Nothing else would end a worker whose parent was killed: it may be in a job of minutes.
-    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
 
+    def end_with_parent(sentinel: int = parent.sentinel) -> None:
+        # Nothing else would end a worker whose parent was killed: it may be in a job of minutes.
+        wait_for_end([sentinel])
+        # At once, without the cleaning up of an exit: the temporary file it was writing is removed by the next start.
+        os._exit(1)
 
-def _end_with(sentinel: int) -> None:
-    wait_for_end([sentinel])
-    # At once, without the cleaning up of an exit: the temporary file it was writing is removed by the next start.
-    os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()

@@ -179,18 +179,13 @@ def read_signatures(table: pa.Table, known_windows: Hashes | None = None) -> lis
         statement, tests, words = (column[row].as_py() for column in columns[:3])
         # Copies: views would keep the whole table of their part in memory.
         shingles, windows, *rest = (column[row].values.to_numpy(zero_copy_only=False).copy() for column in columns[3:])
-        if known_windows is not None:
-            windows = _among(windows, known_windows)
+        if known_windows is not None and not len(known_windows):
+            windows = known_windows
+        elif known_windows is not None:  # by far the longer one: searched, not sorted again
+            places = np.minimum(np.searchsorted(known_windows, windows), len(known_windows) - 1)
+            windows = windows[known_windows[places] == windows]
         signatures.append(Signature(statement, tests, words, shingles, windows, *rest))
     return signatures
-
-
-def _among(some: Hashes, known: Hashes) -> Hashes:
-    """Those of `some` that are in `known`, sorted and by far the longer one."""
-    if not len(known):
-        return known
-    places = np.minimum(np.searchsorted(known, some), len(known) - 1)
-    return some[known[places] == some]
 
 
 def _phrases(words: Hashes, length: int) -> Hashes:

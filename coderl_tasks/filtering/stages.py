@@ -6,11 +6,9 @@
     dropped.parquet         every row that did not, with stage and reason
     screening.json          counts, files and rules; written last
 
-Nothing depends on the number of workers: the same files and rules give the same bytes.
-
-Memory is bounded whatever the size of the data: rows are read, checked and written part by part (see `rows`), and
-whether problems resemble each other is decided on their signatures alone, which are read back from the parts. So the
-stages after trimming must need no test and no statement: a signature has hashes of all that they compare.
+The same files and rules give the same bytes, with any number of workers. Memory is bounded: rows are read, checked and
+written part by part (see `rows`), and the stages after trimming need no test and no statement, only the signatures,
+which are read back from the parts.
 """
 
 import shutil
@@ -83,14 +81,14 @@ class FilterResult:
 
     def lines(self) -> list[str]:
         """What came of it, for people."""
-        lines: list[str | None] = [
-            f"{self.read} rows read from {self.manifest['dataset']}: {len(self.kept)} problems",
-            f"dropped: {self.drops_in_words}" if self.drops_in_words else None,
-            min_tests_hint(self.dropped),
-        ]
+        lines = [f"{self.read} rows read from {self.manifest['dataset']}: {len(self.kept)} problems"]
+        if self.drops_in_words:
+            lines.append(f"dropped: {self.drops_in_words}")
+        if (hint := min_tests_hint(self.dropped)) is not None:
+            lines.append(hint)
         if not self.manifest["evaluation_problems"]:
             lines.append("not decontaminated: there are no evaluation problems to compare with (evaluation_dataset=)")
-        return [line for line in lines if line is not None]
+        return lines
 
     def require_problems(self) -> None:
         """Raise DataError, one line that says what was found and what is missing, if no row came through."""
@@ -99,9 +97,8 @@ class FilterResult:
         dataset = self.manifest["dataset"]
         if self.dropped.is_empty():
             raise DataError(f"{dataset} has no rows")
-        first = self.dropped.row(0, named=True)
+        first, hint = self.dropped.row(0, named=True), min_tests_hint(self.dropped)
         why = f"row {first['source_row']} of {first['split']}: {first['detail'] or first['reason']}"
-        hint = min_tests_hint(self.dropped)
         why += f". {hint.capitalize()}" if hint is not None else ""
         all_rows = f"All rows: coderl validate {dataset} --environment={self.manifest['environment']}"
         raise DataError(f"{dataset}: none of {self.read} rows can be used ({self.drops_in_words}); {why}. {all_rows}")
@@ -118,18 +115,21 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
     ]
     if request.benchmarks:
         sides.append(_Side(BENCHMARKS, list(request.benchmarks), rules=None, limit=-1))
-    indices = _index_files(sides, request.workers, on_rows)
+    # All files are hashed and cut into segments, even if all parts exist: a file may have changed under its name.
+    files = list(dict.fromkeys(file for side in sides for source in side.sources for file in source.files))
+    if on_rows is not None:
+        on_rows(RowsProgress(rows=0, bytes_read=0, bytes_total=0, phase="hashing"))
+    n_workers = workers_for(sum(file.path.stat().st_size for file in files), request.workers)
+    indices = dict(zip(files, run_jobs(index_file, files, n_workers), strict=True))
     parts_request = _parts_request(request, sides, indices)
     # The request is recorded before its parts: part files do not say which request they belong to.
     _empty_if_other_request(folder, parts_request)
     # Parts do not depend on the rules for duplicates and overlap: if those differ, only `_decide_and_write` runs again.
     rules = {"duplicates": {"resemblance": request.near_duplicate}, "overlap": asdict(request.overlap)}
     full_request = parts_request | rules
-    finished = _finished_result(folder, full_request)
-    if finished is not None:
+    if (finished := _finished_result(folder, full_request)) is not None:
         return finished
-    # `_make_parts` begins with the largest segments. Of one size, those of evaluation data come first: faults in them
-    # then show early.
+    # The largest segments are read first, and of one size those of evaluation data: faults in them then show early.
     jobs = [replace(job, reader=request.reader) for side in reversed(sides) for job in _jobs(side, indices, folder)]
     _make_parts(jobs, request.workers, on_rows)
     return _decide_and_write(folder, request, full_request)
@@ -147,19 +147,8 @@ class _Side:
     held_out: float | None = None
 
 
-def _index_files(sides: list[_Side], workers: int | None, on_rows: OnRows | None) -> dict[RawFile, FileIndex]:
-    """Hashes all files and cuts them into segments, even if all parts exist: a file may have changed under its name."""
-    # Sides may share files: each is hashed once.
-    files = list(dict.fromkeys(file for side in sides for source in side.sources for file in source.files))
-    size = sum(file.path.stat().st_size for file in files)
-    if on_rows is not None:
-        on_rows(RowsProgress(rows=0, bytes_read=0, bytes_total=0, phase="hashing"))
-    return dict(zip(files, run_jobs(index_file, files, workers_for(size, workers)), strict=True))
-
-
 def _parts_request(request: FilterRequest, sides: list[_Side], indices: dict[RawFile, FileIndex]) -> dict[str, Any]:
-    """All that decides the part files of train data, evaluation data and benchmarks, as JSON (request.json): settings,
-    and the hash of each file of rows."""
+    """All that decides the part files, as JSON (request.json): settings, and the hash of each file of rows."""
     described: dict[str, Any] = {
         "format": PARTS_FORMAT,
         "dataset": request.source,
@@ -207,8 +196,8 @@ def _empty_if_other_request(folder: Path, described: dict[str, Any]) -> None:
 
 
 def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[PartJob]:
-    """Plans how to read one side (train, evaluation or benchmarks): returns one job per file segment, in order; a job's
-    number names its part. Segments past the side's row limit get no job."""
+    """One job per file segment of a side, in order; a job's number names its part. Segments past the side's row limit
+    get no job."""
     rows_left = _row_limits(side, indices)  # by split, None for all
     jobs: list[PartJob] = []
     for source in side.sources:
@@ -259,10 +248,8 @@ def _row_limits(side: _Side, indices: dict[RawFile, FileIndex]) -> dict[str, int
 
 
 def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None) -> None:
-    # A part that exists is complete (see `parts`).
-    missing = [job for job in jobs if not job.part.is_file()]
-    total = sum(job.segment.size for job in jobs)
-    rows_read = 0
+    missing = [job for job in jobs if not job.part.is_file()]  # a part that exists is complete (see `parts`)
+    total, rows_read = sum(job.segment.size for job in jobs), 0
     before = total - sum(job.segment.size for job in missing)
 
     def count(rows: int, bytes_read: int) -> None:
@@ -281,10 +268,9 @@ def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None
 
 def _decide_and_write(folder: Path, request: FilterRequest, described: dict[str, Any]) -> FilterResult:
     """Hold out, de-duplicate and decontaminate the train problems of the finished parts, and write the result files.
-    `described` is the manifest as far as the request and its files decide it; counts are added here."""
+    `described` is the manifest as far as the request and its files decide it."""
     evaluation = [entry for side in ("evaluation", BENCHMARKS) for entry in _read_side(folder, side)[0]]
-    # Windows (hashes of WINDOW_WORDS words in a row) find shared passages. To save memory, only those of train problems
-    # are kept that an evaluation problem has too.
+    # To save memory, only those windows of train problems are kept that an evaluation problem has too.
     train, table = _read_side(folder, "train", only_windows=known_windows(evaluation))
     faults: dict[int, tuple[str, str, str]] = {}  # (stage, reason, detail), by index in `train`
     if request.test_share is not None:
@@ -293,12 +279,13 @@ def _decide_and_write(folder: Path, request: FilterRequest, described: dict[str,
         faults = {index: held_out for index, name in enumerate(ids) if is_held_out(name, request.test_share)}
     # Each stage sees only what the stages before it kept: a row has one reason, and decontamination counts a window
     # once per problem, not once per duplicate.
-    remaining = [index for index in range(len(train)) if index not in faults]
-    for index, fault in find_duplicates([train[index] for index in remaining], request.near_duplicate).items():
-        faults[remaining[index]] = ("dedup", *fault)
-    remaining = [index for index in remaining if index not in faults]
-    for index, fault in find_contaminated([train[index] for index in remaining], evaluation, request.overlap).items():
-        faults[remaining[index]] = ("decontaminate", *fault)
+    for stage, find in (
+        ("dedup", lambda entries: find_duplicates(entries, request.near_duplicate)),
+        ("decontaminate", lambda entries: find_contaminated(entries, evaluation, request.overlap)),
+    ):
+        remaining = [index for index in range(len(train)) if index not in faults]
+        found = find([train[index] for index in remaining])
+        faults |= {remaining[index]: (stage, *fault) for index, fault in found.items()}
     indexed, has_fault = table.with_row_index("index"), pl.col("index").is_in(list(faults))
     faulty, kept = indexed.filter(has_fault), indexed.filter(~has_fault).drop("index")
     # Their outlines (problems without tests) are read back, for the drops' ids, splits and row numbers.
@@ -327,11 +314,8 @@ def _with_held_out(dropped: pl.DataFrame, share: float) -> pl.DataFrame:
     ids = dropped.filter(unfit)["problem_id"].drop_nulls()
     held_out = unfit & pl.col("problem_id").is_in([problem_id for problem_id in ids if is_held_out(problem_id, share)])
     detail = pl.format(f"one of test_share={share:g}; {{}}: {{}}", "reason", "detail")
-    return dropped.with_columns(
-        pl.when(held_out).then(pl.lit("test_side")).otherwise("stage").alias("stage"),
-        pl.when(held_out).then(pl.lit("held_out")).otherwise("reason").alias("reason"),
-        pl.when(held_out).then(detail).otherwise("detail").alias("detail"),
-    )
+    values = {"stage": pl.lit("test_side"), "reason": pl.lit("held_out"), "detail": detail}
+    return dropped.with_columns(**{name: pl.when(held_out).then(it).otherwise(name) for name, it in values.items()})
 
 
 def _finished_result(folder: Path, described: dict[str, Any]) -> FilterResult | None:

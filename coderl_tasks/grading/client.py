@@ -1,13 +1,10 @@
 """The sandbox client: sends programs to one or many Sandbox Fusion servers, and retries what goes wrong there.
 
-Wire format. POST /run_code takes a program, its files and the names of those to send back, as JSON.
-
 Choice of a server. The one that gets to a request first: it has the fewest requests of ours, or is the fastest where
 another one is several times slower than it. What went wrong on the way (no connection, 5xx, a cut or senseless answer,
 SandboxError, no answer in time) is retried on another server with growing pauses. A full server (503, 429) is asked
 again after its Retry-After. While no server is up, requests wait for the first to come back, for a time counted from
-the beginning of the outage: a long one fails a whole batch at once, not request by request. What remains after that is
-an `InfraError`: never a verdict on the program.
+the beginning of the outage, so that they fail together. What remains is an `InfraError`: never a verdict on a program.
 
 Time limits. A server runs what it is sent in order, so a request's turn comes, at the latest, when all that we sent
 before it are done. From then on it may take its own time and a grace. A slow server with a long queue of ours is
@@ -16,9 +13,7 @@ waited for, as long as it gets on; one that has gone quiet is not, whether or no
 Circuit. A server that failed has its circuit open: it gets nothing before it answers `/v1/ping`. Where it fails again
 without a success in between, it rests first, longer each time, and is half-open afterwards: it gets one request at a
 time as long as there is another server to send to. One whose answers are well-formed and no good is quarantined: its
-circuit stays open for a minute, and then until it answers a ping.
-
-What people see. A line in the log for each change: a server is down, failing, quarantined, slow, or back.
+circuit stays open for a minute, and then until it answers a ping. The log has a line for each change.
 """
 
 import asyncio
@@ -30,7 +25,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache
 from statistics import median
 from typing import Any, Self
@@ -114,7 +109,7 @@ class RunResult:
         try:
             report = json.loads(written)
         except (ValueError, RecursionError):
-            return {}
+            report = None
         if not isinstance(report, dict):
             return {}
         return report if len(written) <= most_bytes else {"id": report.get("id")}
@@ -125,7 +120,7 @@ class Failed(Exception):
 
 
 class Busy(Exception):
-    """The server is full; its `retry_at` says when to come back."""
+    """The server is full until its `retry_at`."""
 
 
 class Refused(Exception):
@@ -141,9 +136,8 @@ def parse_answer(answer: bytes | bytearray, server: str) -> RunResult:
         run: dict[str, Any] = body["run_result"]
         sent = {str(path): data for path, data in (body.get("files") or {}).items() if data is not None}
         files = {path: base64.b64decode(data, validate=True) for path, data in sent.items()}
-        code = run.get("return_code")
+        return_code = code if isinstance(code := run.get("return_code"), int) else None
         stdout, stderr = (str(run.get(stream) or "") for stream in ("stdout", "stderr"))
-        return_code = code if isinstance(code, int) else None
         return RunResult(str(run["status"]), return_code, stdout, stderr, files, server)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Failed(f"a senseless answer ({type(error).__name__}: {error})") from error
@@ -159,15 +153,11 @@ class _Turn:
 
 
 class ServerLink:
-    """The server at `url`, asked through `session`. If it is not heard of for `watch_every_s`, it is pinged; if it is
-    down, `backoff_s` is the first pause between pings, and its first rest."""
+    """The server at `url`, asked through `session`, with the settings of its `client`."""
 
-    def __init__(
-        self, url: str, session: aiohttp.ClientSession, watch_every_s: float, backoff_s: float, max_answer_bytes: int
-    ) -> None:
+    def __init__(self, url: str, session: aiohttp.ClientSession, client: "SandboxClient") -> None:
         self.url, self._address = without_credentials(url), url  # the first is for messages and verdicts
-        self._session = session
-        self._watch_every_s, self._backoff_s, self._max_answer_bytes = watch_every_s, backoff_s, max_answer_bytes
+        self._session, self._client = session, client
         self.retry_at = 0.0  # monotonic seconds: when the server's Retry-After is over
         self.circuit_opened_at, self.fault = 0.0, ""  # monotonic seconds, and why
         self.probe: asyncio.Task[None] | None = None
@@ -231,7 +221,7 @@ class ServerLink:
                 # The latest end, not the sum: each result restarts the clock of all later turns.
                 its_turn = max([turn.since, *(other.since + other.takes_s for other in earlier)])
                 left_s = its_turn + takes_s - time.monotonic()
-                done, _ = await asyncio.wait({post}, timeout=max(0.0, min(left_s, self._watch_every_s)))
+                done, _ = await asyncio.wait({post}, timeout=max(0.0, min(left_s, self._client.watch_every_s)))
                 if done:
                     break
                 if left_s <= 0:
@@ -248,7 +238,7 @@ class ServerLink:
         # Only a result restarts the later requests' time: a failure does not show how far the server has got.
         for later in self.turns[position:]:
             later.since = time.monotonic()
-        self.failures = self._bad_answers = 0  # circuit openings, and answers without a result, since the last result
+        self.failures = self._bad_answers = 0
         self.has_answered = True
         self._answered_at = time.monotonic()
         self._times_s.append(self._answered_at - turn.sent)
@@ -257,7 +247,6 @@ class ServerLink:
         return result
 
     def quarantine(self, fault: str) -> None:
-        """Send nothing here for a minute, whatever it answers."""
         if self.probe is not None:
             self.probe.cancel()
         self.is_quarantined = True
@@ -277,7 +266,11 @@ class ServerLink:
         try:
             async with self._session.post(url, data=body, headers=headers, timeout=timeout) as response:
                 if response.status in _BUSY_STATUSES:
-                    seconds = _retry_after_s(response.headers.get("Retry-After"))
+                    try:
+                        seconds = float(response.headers.get("Retry-After") or 1.0)
+                        seconds = min(_LONGEST_RETRY_AFTER_S, max(0.05, seconds))
+                    except ValueError:  # a date
+                        seconds = 1.0
                     self.retry_at = time.monotonic() + seconds
                     raise Busy(f"full, retry after {seconds:g} s")
                 if response.status >= 500:
@@ -288,7 +281,7 @@ class ServerLink:
                 # Read in parts: a program's output must not fill this process's memory.
                 async for part in response.content.iter_any():
                     answer += part
-                    if len(answer) > self._max_answer_bytes:
+                    if len(answer) > self._client.max_answer_bytes:
                         response.close()  # the rest is not read
                         return RunResult("AnswerTooLarge", None, stdout="", stderr="", files={}, server=self.url)
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -296,8 +289,7 @@ class ServerLink:
         try:
             return parse_answer(answer, self.url)
         except Failed as error:
-            # The program may have caused one such answer. Only several in a row open the server's circuit: `run` sets
-            # the count to 0 at each result.
+            # The program may have caused one such answer. Only several without a result between them open the circuit.
             self._bad_answers += 1
             if self._bad_answers >= _ERRORS_IN_A_ROW:
                 raise self._failure_opening_circuit(str(error)) from error
@@ -310,13 +302,14 @@ class ServerLink:
             self.failures += 1
             if self.failures >= _HALF_OPEN_FAILURES:  # though it answers pings
                 self.say(_FAILING, fault)
-            rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self.failures - 2, 20)) if self.failures > 1 else 0
+            doubled_s = self._client.backoff_s * 2 ** min(self.failures - 2, 20)
+            rest_s = min(_LONGEST_REST_S, doubled_s) if self.failures > 1 else 0
             self._open_circuit(fault, rest_s * random.uniform(0.5, 1.0))
         return Failed(fault)
 
     async def _close_circuit(self, rest_s: float) -> None:
         await asyncio.sleep(rest_s)
-        pause = self._backoff_s
+        pause = self._client.backoff_s
         while not await self._answers_ping():
             self.say(_DOWN, self.fault)
             await asyncio.sleep(pause)
@@ -331,7 +324,7 @@ class ServerLink:
     async def _answers_ping(self) -> bool:
         """Whether the server answers GET /v1/ping with 200 before half the watch interval is over. A time-out that
         fires late says nothing of the server: this process was too busy to read its answer, and asks again."""
-        within_s = self._watch_every_s / 2
+        within_s = self._client.watch_every_s / 2
         # At most so often: if this process were always late, a request to a dead server would never end. If a living
         # one is called dead instead, the request is sent again, and no verdict changes.
         for _ in range(_LATE_PINGS):
@@ -365,8 +358,6 @@ def slownesses(links: Sequence[ServerLink]) -> dict[str, float]:
     """Returns by address how many times slower than the fastest server each one is, to choose servers by. A server is
     1 if it is less than _SLOW_FROM times slower, or if the time of its requests is not known. Logs changes."""
     slowness = dict.fromkeys((link.url for link in links), 1.0)
-    if len(links) == 1:
-        return slowness
     request_s: dict[str, float] = {}  # the time that a request takes, of the servers that get any now
     for link in links:
         if not link.circuit_is_open and (seconds := link.seconds()) is not None:
@@ -389,63 +380,39 @@ def slownesses(links: Sequence[ServerLink]) -> dict[str, float]:
     return slowness
 
 
-def _retry_after_s(header: str | None) -> float:
-    try:
-        return min(_LONGEST_RETRY_AFTER_S, max(0.05, float(header or 1.0)))
-    except ValueError:  # a date
-        return 1.0
-
-
+@dataclass(eq=False, repr=False)
 class SandboxClient:
-    """An async context manager around one pooled session to the servers at `urls` (any form of `sandbox_addresses`)."""
+    """An async context manager around one pooled session to the servers at `urls` (any form of `sandbox_addresses`; the
+    attribute has them as `run_code` takes and results name them: without credentials). Raises ConfigError for none."""
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        max_concurrency: int = 34,  # programs that a Sandbox Fusion server runs at a time, as it is usually set up
-        *,
-        attempts: int = 10,
-        backoff_s: float = 0.2,
-        grace_s: float = 20.0,
-        busy_patience_s: float = 600.0,
-        outage_patience_s: float = 90.0,
-        watch_every_s: float = 10.0,
-        max_answer_bytes: int = 256 << 20,
-        notice_s: float = 5.0,
-    ) -> None:
-        """At most `max_concurrency` requests are in flight, over all servers. A request gets `attempts` attempts, with
-        pauses that start at `backoff_s` and double, with jitter. An attempt may take the request's time limit and
-        `grace_s`, which doubles too, because others may use the server. A full server is asked again for up to
-        `busy_patience_s`.
+    urls: Sequence[str]
+    # Requests in flight, over all servers: programs that one Sandbox Fusion server runs at a time, as usually set up.
+    max_concurrency: int = 34
+    _: KW_ONLY
+    attempts: int = 10  # of each request
+    backoff_s: float = 0.2  # the first pause between them, which doubles, with jitter; and a server's first rest
+    grace_s: float = 20.0  # beside a request's time limit, as others may use the server; doubles with each attempt
+    busy_patience_s: float = 600.0  # so long a full server is asked again
+    # Of an outage of all servers: enough to restart an embedded one. Only 5 s if none has ever answered.
+    outage_patience_s: float = 90.0
+    watch_every_s: float = 10.0  # a server that is silent for so long is pinged, and has half the time to answer
+    max_answer_bytes: int = 256 << 20  # a longer answer is the program's doing, and its result says so
+    notice_s: float = 5.0  # after so long the log says, once per outage, that requests wait
 
-        While no server is up, requests wait until the outage has lasted `outage_patience_s`: long enough to restart an
-        embedded server that hangs, but only 5 s if no server has ever answered, as the address may be wrong. After
-        `notice_s` the log says, once per outage, that requests wait. A server that is silent for `watch_every_s` is
-        pinged, and the attempt fails if it does not answer in half that time. An answer that exceeds `max_answer_bytes`
-        is the program's doing, and its result says so. Raises ConfigError if `urls` is empty."""
-        self._urls = sandbox_addresses(urls)
-        if not self._urls:
+    def __post_init__(self) -> None:
+        self._addresses = sandbox_addresses(self.urls)
+        if not self._addresses:
             raise ConfigError("no sandbox server is named: set SANDBOX_URL to what `coderl serve sandbox` prints")
-        self._slots = asyncio.Semaphore(max_concurrency)
-        self._attempts, self._backoff_s, self._grace_s = attempts, backoff_s, grace_s
-        self._busy_patience_s, self._outage_patience_s = busy_patience_s, outage_patience_s
-        self._watch_every_s, self._max_answer_bytes, self._notice_s = watch_every_s, max_answer_bytes, notice_s
+        self.urls = tuple(map(without_credentials, self._addresses))
+        self._slots = asyncio.Semaphore(self.max_concurrency)
         self._outage_logged = False  # whether the log has the present outage
         self._session: aiohttp.ClientSession | None = None
         self._links: list[ServerLink] = []
 
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """The addresses of the servers, as `run_code` takes and results name them: without credentials."""
-        return tuple(map(without_credentials, self._urls))
-
     async def __aenter__(self) -> Self:
         # No limit of its own: the slots bound the requests, and a ping must not queue behind them.
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
-        self._session = session = aiohttp.ClientSession(connector=connector)
-        self._links = [
-            ServerLink(url, session, self._watch_every_s, self._backoff_s, self._max_answer_bytes) for url in self._urls
-        ]
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30))
+        self._links = [ServerLink(url, self._session, self) for url in self._addresses]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -473,13 +440,13 @@ class SandboxClient:
                 if link.circuit_is_open:  # all have gone down while this waited for a slot
                     continue
                 # The grace doubles, as the last attempt may have failed because others kept the server busy for longer.
-                takes_s = request.run_timeout_s + min(_LONGEST_GRACE_S, self._grace_s * 2**failures)
+                takes_s = request.run_timeout_s + min(_LONGEST_GRACE_S, self.grace_s * 2**failures)
                 try:
                     return replace(await link.run(body, takes_s), retries=failures)
                 except Busy as busy:  # costs patience, and no attempt
                     problem: Exception = busy
                     full_since = full_since or time.monotonic()
-                    exhausted = time.monotonic() - full_since > self._busy_patience_s
+                    exhausted = time.monotonic() - full_since > self.busy_patience_s
                     # Pause until the first server that is up takes requests again, with jitter.
                     up = [server for server in links if not server.circuit_is_open] or links
                     full_for_s = min(server.retry_at for server in up) - time.monotonic()
@@ -488,9 +455,9 @@ class SandboxClient:
                     link.faults += 1
                     problem = failure
                     failures, avoid, full_since = failures + 1, link, None  # not full any more: patience starts anew
-                    exhausted = failures >= self._attempts
+                    exhausted = failures >= self.attempts
                     # With jitter, because requests that failed together would all come back at the same time.
-                    pause = min(_LONGEST_PAUSE_S, self._backoff_s * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
+                    pause = min(_LONGEST_PAUSE_S, self.backoff_s * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
                 except Refused as refusal:  # this server will never take it, but another one may
                     problem = refusal
                     links.remove(link)
@@ -529,8 +496,8 @@ class SandboxClient:
             # The outage began when the last server went down, so all waiting requests fail at the same time.
             outage_s = time.monotonic() - max(link.circuit_opened_at for link in links)
             ever_answered = any(link.has_answered for link in links)  # if not, the address may be wrong
-            longest_s = self._outage_patience_s if ever_answered else min(_FIRST_ANSWER_S, self._outage_patience_s)
-            left_s, until_notice_s = longest_s - outage_s, self._notice_s - outage_s
+            longest_s = self.outage_patience_s if ever_answered else min(_FIRST_ANSWER_S, self.outage_patience_s)
+            left_s, until_notice_s = longest_s - outage_s, self.notice_s - outage_s
             faults = "; ".join(f"{link.url}: {link.fault}" for link in links)
             if left_s <= 0:
                 why = f"no sandbox has answered for {outage_s:.0f} s ({faults})"

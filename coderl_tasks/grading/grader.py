@@ -4,9 +4,6 @@
 `SandboxClient` and `Judge`, which it is made of, belong to one event loop and one `async with`. Trainers call a reward
 function from threads and loops of their own (TRL from its main thread, verl from the loop of a Ray actor, a notebook
 from a loop that is running already), so the grader has a thread with a loop and one pool of connections for all.
-
-There is no default for what a completion without a reward becomes. Where the sandbox failed nothing is known of the
-program: `grade` returns None for it, and `rewards` takes the caller's word for what to do with it.
 """
 
 import asyncio
@@ -46,8 +43,7 @@ logger = logging.getLogger(__name__)
 
 def result_of(future: Future[AnswerT]) -> AnswerT:
     """The result of another thread's work. Ctrl-C ends the wait."""
-    # Not `future.result()`: polars installs a handler of SIGINT with SA_RESTART, so that Python hears of Ctrl-C only
-    # once a wait is over.
+    # Not `future.result()`: polars installs a SIGINT handler with SA_RESTART, so Ctrl-C would not end that wait.
     while not future.done():
         wait((future,), timeout=_INTERRUPT_S)
     return future.result()
@@ -55,8 +51,6 @@ def result_of(future: Future[AnswerT]) -> AnswerT:
 
 @dataclass
 class _InProcess:
-    """What a grader has running in one process."""
-
     starting: threading.Lock = field(default_factory=threading.Lock)
     running: tuple[_Started, threading.Thread] | None = None
 
@@ -68,9 +62,8 @@ class Grader:
     `sandbox` is the address of a Sandbox Fusion server, or several. Without it the sandbox is found as `coderl` finds
     it: `SANDBOX_URL`, else one of this user on port 8080, else an embedded one, which ends with the grader. `timeout_s`
     is CPU seconds per test of problems that name no limit. A completion without a closed code block has the reward
-    -`format_coef`; with `fraction` every test is run, and a program that passes some has that share of the reward.
-    `isolation_per_test` is as in docs/rewards.md.
-    """
+    -`format_coef`; with `fraction` all tests are run, and correctness is the share passed. `isolation_per_test` is as
+    in docs/rewards.md."""
 
     def __init__(
         self,
@@ -82,8 +75,8 @@ class Grader:
         max_concurrency: int | None = None,
         isolation_per_test: IsolationPerTest = "failures",
     ) -> None:
-        """At most `max_concurrency` programs run at a time (default: `SANDBOX_MAX_CONCURRENCY`, else 34, or as many as
-        an embedded sandbox runs at a time if that is more)."""
+        """At most `max_concurrency` programs run at a time (default: `SANDBOX_MAX_CONCURRENCY`, else 34, or an embedded
+        sandbox's own number if that is more)."""
         named = [sandbox] if isinstance(sandbox, str) else sandbox
         self._urls = None if named is None else sandbox_addresses(named)
         if self._urls == ():
@@ -94,10 +87,8 @@ class Grader:
 
     def grade(self, problems: Problems, completions: Completions) -> list[ScoredCompletion]:
         """The grade of each completion on the problem beside it (N problems, N completions, N grades, in order).
-
         `reward` is None, and `grade.verdict` infra_error, where the sandbox could not be asked: an outage raises
-        nothing here. Raises DataError for a row that cannot be read, ValueError for lengths that differ.
-        """
+        nothing here. Raises DataError for a row that cannot be read, ValueError for lengths that differ."""
         graded = self._submit(self._graded(_problems(problems, completions), _texts(completions)))
         try:
             return result_of(graded)

@@ -32,7 +32,7 @@ from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import RunRequest, SandboxClient
-from coderl_tasks.grading.judge_programs import AnsweredTest, CheckerFault, JudgePrograms
+from coderl_tasks.grading.judge_programs import VERDICTS, CheckerFault, JudgePrograms
 from coderl_tasks.grading.scoring import Grade, SandboxUse, Verdict, shortened
 from coderl_tasks.problems.assertion_tests import with_given_code
 from coderl_tasks.problems.comparators import comparator, parse_value
@@ -124,8 +124,7 @@ class Judge:
     ) -> Grade:
         """Grade a program on a problem's tests, or `only` those of these indices, in the order `priority`, a
         permutation of the indices. Stops at the first failure unless `run_all` (for partial credit). An outage is the
-        verdict `infra_error`, not an exception. Raises DataError for a problem without tests, a bad priority or a bad
-        time limit."""
+        verdict `infra_error`. Raises DataError for a problem without tests, a bad priority or a bad time limit."""
         all_indices = list(range(len(problem.tests)) if only is None else only)
         indices = all_indices if priority is None else list(priority)
         # A priority that left out tests would let a wrong program pass.
@@ -192,8 +191,7 @@ class Judge:
         return texts
 
     async def run(self, code: str, stdin: str) -> TestResult:
-        """What becomes of one run of a program, at most 1 MiB of output: `passed` says that it ended with status 0.
-        Raises InfraError."""
+        """One run of a program, at most 1 MiB of output: `passed` if it ends with status 0. Raises InfraError."""
         asked = replace(_KNOWN_PROBLEM, tests=(Test(stdin, ""),))
         limits = self._limits(asked, least_output=_MIB)
         run = _Run(self.programs, asked, code, limits, run_all=False, shared_process=False, not_compared=[])
@@ -375,8 +373,7 @@ class _Run:
     async def _run_with_other_programs(
         self, request: RunRequest, indices: Sequence[int], limits: Limits
     ) -> list[TestResult] | None:
-        """As `_send`, after other programs. None where that did not go well: only what the program itself has done, and
-        how long that took, may count here."""
+        """As `_send`, after other programs; None unless all that counts is what the program itself has done."""
         report = await self.programs.run_with_others(request)
         if report is None:
             return None
@@ -419,28 +416,25 @@ class _Run:
                     undecided = [place for place in undecided if place < failed[0]]
             if not undecided:
                 return judged
-            answered_tests = [
-                AnsweredTest(self.problem.tests[judged[place].index], judged[place].answer.decode(errors="replace"))
-                for place in undecided
-            ]
+            results = [judged[place] for place in undecided]
+            answered = [(self.problem.tests[one.index], one.answer.decode(errors="replace")) for one in results]
             still_undecided = []
-            for place, decision in zip(undecided, await self.programs.decide(answered_tests), strict=True):
+            for place, of_test in zip(undecided, await self.programs.results_of(answered), strict=True):
                 result = judged[place]
-                if decision.verdict is not None:
-                    shown = decision.shown.encode("utf-8", "surrogatepass")
-                    judged[place] = replace(
-                        result, ended="exit", verdict=decision.verdict, reason=decision.reason, answer=shown
-                    )
-                elif decision.operations is None:  # the program's process ended before these operations: how, decides
+                if of_test["end"] != "needs":
+                    verdict, shown = VERDICTS[of_test["end"]], of_test.get("shown", "").encode("utf-8", "surrogatepass")
+                    reason = of_test["reason"]
+                    judged[place] = replace(result, ended="exit", verdict=verdict, reason=reason, answer=shown)
+                elif of_test["again"]:  # the program's process ended before these operations: how, decides
                     judged[place] = replace(result, answer=b"")
                 elif without_progress[place] == _MOST_ROUNDS_WITHOUT_PROGRESS:
                     reason = "its arguments differ in each run"
                     judged[place] = replace(result, verdict=Verdict.CHECKER_ERROR, reason=reason)
                 else:
-                    n_before, n_operations[place] = n_operations[place], len(json.loads(decision.operations))
+                    n_before, n_operations[place] = n_operations[place], len(json.loads(of_test["operations"]))
                     without_progress[place] = 0 if n_operations[place] > n_before else without_progress[place] + 1
                     tests = list(self.problem.tests)  # which are this run's own
-                    tests[result.index] = replace(tests[result.index], input=decision.operations)
+                    tests[result.index] = replace(tests[result.index], input=of_test["operations"])
                     self.problem = replace(self.problem, tests=tuple(tests))
                     result = await self._run_alone(result.index, limits or self.limits, time_factor)
                     judged[place] = self._judge_result(result)
@@ -503,8 +497,7 @@ class _Run:
 
 
 async def require_sandbox(client: SandboxClient) -> None:
-    """Run a known program on every server of `client`; one that does not run it right is quarantined. Raises
-    InfraError, which says what is wrong, if none does."""
+    """Run a known program on every server. Quarantines those that do not run it right; InfraError if none does."""
     urls = client.urls
     faults = dict(zip(urls, await asyncio.gather(*(driver_fault(client, url) for url in urls)), strict=True))
     found = {url: fault for url, fault in faults.items() if fault is not None}
@@ -547,8 +540,7 @@ def build_request(
     or breaks a limit. A test has a process of its own, but with `shared_process` one process runs as many as it can.
     With `one_process` the driver starts no second one, and tests that the first did not run are missing in the report:
     a wrong program then costs one process. The report repeats `request_id`, so that a mixed-up answer is noticed."""
-    # An assertion test's input lists operations, such as calls, which this driver does with the program. The test
-    # itself runs elsewhere, on their results.
+    # An assertion test runs elsewhere, on the results of the operations in its input: calls of the program, and so on.
     does_operations = problem.kind == "assert"
     tests = {
         "id": request_id,
@@ -605,8 +597,7 @@ def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limit
 
 
 def _has_answers_for_test(result: TestResult) -> bool:
-    """Whether an assertion test has to decide on a program's answers. One that was ended in the middle may have failed
-    before."""
+    """Whether an assertion test has to decide: one whose program was ended in the middle may have failed before."""
     return b"\n" in result.answer or (result.ended, result.code) == ("exit", 0)
 
 

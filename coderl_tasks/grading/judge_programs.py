@@ -1,7 +1,6 @@
-"""Judge programs: tests and checkers that decide in a process of the sandbox which no submission shares.
-
-They are trusted, and they get data: what the submission's own process gave back. What goes wrong in them is no verdict
-on the submission but a `CheckerFault`.
+"""Judge programs: tests and checkers that decide in a process of the sandbox which no submission shares. They are
+trusted, and they get data: what the submission's own process gave back. What goes wrong in them is no verdict on the
+submission but a `CheckerFault`.
 
 The request.json of assertion tests (payload/assertions.py) has `id`, `seconds` and `tests`, a list for each program. A
 test is its `script`, the `operations` that were asked for (a JSON list as text), and the program's `answers` to the
@@ -50,13 +49,13 @@ _REHEARSALS = 1000
 _TESTS_WAIT_S, _GROUP_WAITS_S = 0.1, 0.02
 _NO_NEW_PROGRAM_AFTER_S = 1.0  # what is left of a group then waits for the next one
 _MOST_BYTES = 4 << 20
-_VERDICTS = {
-    "passed": Verdict.PASSED,
-    "failed": Verdict.WRONG_ANSWER,
-    "error": Verdict.RUNTIME_ERROR,
+VERDICTS = {
+    "passed": Verdict.PASSED, "failed": Verdict.WRONG_ANSWER, "error": Verdict.RUNTIME_ERROR,
     "fault": Verdict.CHECKER_ERROR,
-}
-_ENDINGS = {*_VERDICTS, "needs"}
+}  # fmt: skip
+_ENDINGS = {*VERDICTS, "needs"}
+AnsweredTest = tuple[Test, str | None]
+"""An assertion test, whose `input` are operations, and the program's answers to them (None in a rehearsal)."""
 Record = dict[str, Any]
 GroupReport = Record | None
 """What the driver reports of one program of a group, with the `server` on which it ran."""
@@ -66,26 +65,6 @@ FaultOf = Callable[[SandboxClient, str], Awaitable[str | None]]
 
 class CheckerFault(CoderlError):
     """A problem's tests or checker cannot decide; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredTest:
-    """An assertion test, whose `input` are the operations that the program was asked for, and its answers, a line
-    each; None in a rehearsal."""
-
-    test: Test
-    answers: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What a judge program says of a test. Without a `verdict` it cannot go on before the program has done these
-    `operations`; None: it was asked for them and did not do them, so how its process ended decides."""
-
-    verdict: Verdict | None
-    reason: str = ""
-    shown: str = ""  # the last value that the program returned
-    operations: str | None = None
 
 
 @dataclass(eq=False)
@@ -133,7 +112,7 @@ class JudgePrograms:
         return replace(problem, tests=await asyncio.shield(task))
 
     async def _rehearse(self, tests: tuple[Test, ...]) -> tuple[Test, ...]:
-        results = await self._run([AnsweredTest(test, None) for test in tests])
+        results = await self.results_of([(test, None) for test in tests])
         for number, result in enumerate(results):
             # Results that are not known may be to blame for other faults, but not before the first operation.
             if result["end"] == "fault" and (result.get("is_certain") or result["operations"] == "[]"):
@@ -142,9 +121,16 @@ class JudgePrograms:
             raise CheckerFault("the tests call nothing of the program (import names of the library's from solution)")
         return tuple(replace(test, input=result["operations"]) for test, result in zip(tests, results, strict=True))
 
-    async def decide(self, tests: Sequence[AnsweredTest]) -> list[Decision]:
-        """How tests end with these answers of a program: CHECKER_ERROR where one fails by itself."""
-        return [_decision(result) for result in await self._run(tests)]
+    async def results_of(self, tests: Sequence[AnsweredTest]) -> list[Record]:
+        """How tests end with these answers of a program: `end` is a key of VERDICTS, with the `reason` and what was
+        `shown` of the program's last value; or "needs", where a test cannot go on before the program has done these
+        `operations` (`again`: it was asked for them and did not do them)."""
+        self._changed.set()
+        n_bytes = sum(len(test.input) + len(answers or "") for test, answers in tests)
+        results = await self._tests.result_of(tests, n_bytes)
+        if results is None:
+            raise CheckerFault("the tests' own process ended without a result")
+        return results
 
     async def check(self, checker: str, outputs: Sequence[tuple[Test, bytes]]) -> list[tuple[Verdict, str]]:
         """Runs a checker (`Checker.to_text`) in the sandbox on a program's outputs of tests: returns, in order, its
@@ -158,28 +144,23 @@ class JudgePrograms:
             for test, output in outputs
         ]
         main = MAIN_FILES[parsed.language]
-        about = {"protocol": parsed.protocol, "language": parsed.language, "flags": parsed.flags, "main": main}
         compressed: dict[str, bytes] = {}
         if parsed.language == "cpp":
-            # Compiled programs are cached by this text. How a program is run does not change what it is compiled to,
-            # so protocol and flags are set to the same values for all.
+            # The key of the cache: protocol and flags change how a program is run, not what it is compiled to.
             cache_key = replace(parsed, protocol="kattis", flags=()).to_text()
             compressed["checker.z"] = await asyncio.to_thread(compiled, cache_key)
         sources = {} if compressed else {**parsed.files, main: parsed.source}
-        request = {
-            "seconds": JUDGE_S,
-            "wall_seconds": CHECKER_WALL_S,
-            "checker": {**about, "files": sources},
-            "tests": tests,
-        }
+        about = {"protocol": parsed.protocol, "language": parsed.language, "flags": parsed.flags, "main": main}
+        limits = {"seconds": JUDGE_S, "wall_seconds": CHECKER_WALL_S}
+        request = {**limits, "checker": {**about, "files": sources}, "tests": tests}
         run_timeout_s = (CHECKER_WALL_S + 1) * len(tests) + 5
         results = await self._results(CHECKER_RUNNER, compressed, request, run_timeout_s)
         if _are_results(results, len(outputs)):
             verdicts = []
             for result in results:
-                verdict, reason = _VERDICTS[result["end"]], result["reason"]
+                verdict = VERDICTS[result["end"]]
                 fault = "the checker fails: " if verdict is Verdict.CHECKER_ERROR else ""
-                verdicts.append((verdict, fault + reason))
+                verdicts.append((verdict, fault + result["reason"]))
             return verdicts
         if len(outputs) > 1:  # the checker may have died of one output: check each in a request of its own
             return [verdict for output in outputs for verdict in await self.check(checker, [output])]
@@ -193,34 +174,23 @@ class JudgePrograms:
                     self._changed.clear()
                     await self._changed.wait()
 
-    async def _run(self, tests: Sequence[AnsweredTest]) -> list[Record]:
-        """What became of tests, without the program."""
-        self._changed.set()
-        results = await self._tests.result_of(tests, sum(len(one.test.input) + len(one.answers or "") for one in tests))
-        if results is None:
-            raise CheckerFault("the tests' own process ended without a result")
-        return results
-
     async def _send(self, programs: Sequence[Sequence[AnsweredTest]]) -> list[list[Record] | None]:
         values = [
-            [{"script": one.test.expected, "operations": one.test.input, "answers": one.answers} for one in tests]
+            [{"script": test.expected, "operations": test.input, "answers": answers} for test, answers in tests]
             for tests in programs
         ]
         run_timeout_s = 4 * JUDGE_S * sum(map(len, programs)) + 5 * len(programs) + 5
         results = await self._results(ASSERTION_JUDGE, {}, {"tests": values, "seconds": JUDGE_S}, run_timeout_s)
         if isinstance(results, list) and len(results) == len(programs):
-            return [
-                found if _are_results(found, len(tests)) else None
-                for found, tests in zip(results, programs, strict=True)
-            ]
+            pairs = zip(results, programs, strict=True)
+            return [found if _are_results(found, len(tests)) else None for found, tests in pairs]
         if len(programs) > 1:  # one of them may have ended the process
             return [(await self._send([tests]))[0] for tests in programs]
         return [None]
 
     async def _run_programs(self, jobs: Sequence[RunRequest]) -> Sequence[GroupReport]:
         """Runs several programs, each with its tests, in one request to the sandbox, which is cheaper. Returns the
-        driver's reports on the first jobs, at least one, in order: the caller sends the other jobs again. None stands
-        for a program that has to run in a request of its own."""
+        driver's reports on the first jobs, at least one, in order. None stands for a program that has to run alone."""
         all_run_alone: list[GroupReport] = [None] * len(jobs)
         if len(jobs) == 1:
             return all_run_alone
@@ -228,13 +198,9 @@ class JudgePrograms:
         request_id, requests = secrets.token_hex(8), [json.loads(job.files["tests.json"]) for job in jobs]
         # After a while the driver begins no further program, so the last one has the time that it would have alone.
         run_timeout_s = _NO_NEW_PROGRAM_AFTER_S + max(job.run_timeout_s for job in jobs)
-        group = {
-            "id": request_id,
-            "group": requests,
-            "stops_s": _NO_NEW_PROGRAM_AFTER_S,
-            "run_timeout_s": run_timeout_s,
-            "memory_bytes": requests[0]["memory_bytes"],  # the same for all: it depends on the judge alone
-        }
+        memory_bytes = requests[0]["memory_bytes"]  # the same for all: it depends on the judge alone
+        limits = {"stops_s": _NO_NEW_PROGRAM_AFTER_S, "run_timeout_s": run_timeout_s, "memory_bytes": memory_bytes}
+        group = {"id": request_id, "group": requests, **limits}
         sources = {f"{number}-solution.py": job.files["solution.py"] for number, job in enumerate(jobs)}
         files = {"tests.json": json.dumps(group).encode(), **sources}
         # The jobs differ in files and time alone: they have one driver and one limit of memory.
@@ -283,11 +249,9 @@ _Outcome = TypeVar("_Outcome")
 
 @dataclass(eq=False)
 class _Batches(Generic[_Item, _Outcome]):
-    """Requests that each carry what several callers want, as a request costs more than most of that.
-
-    `send` returns an outcome for each item of a batch, in order, or for the first of them: the others are sent later.
-    `wait` returns when there is nothing to wait for any more. A batch has at most so many items, and of so many bytes.
-    """
+    """Requests that each carry what several callers want, as a request costs more than most of that. `send` returns an
+    outcome for each item of a batch, in order, or for the first of them: the others are sent later. `wait` returns when
+    there is nothing to wait for any more. A batch has at most `most` items."""
 
     send: Callable[[Sequence[_Item]], Awaitable[Sequence[_Outcome]]]
     wait: Callable[[], Awaitable[None]]
@@ -335,18 +299,9 @@ class _Batches(Generic[_Item, _Outcome]):
         self.waiting.extendleft(reversed(batch[len(outcomes) :]))
 
 
-def _decision(result: Record) -> Decision:
-    if result["end"] == "needs":
-        return Decision(None, operations=None if result["again"] else result["operations"])
-    return Decision(_VERDICTS[result["end"]], result["reason"], result.get("shown", ""))
-
-
 def _are_results(results: Any, number: int) -> bool:
-    return (
-        isinstance(results, list)
-        and len(results) == number
-        and all(isinstance(one, dict) and one.get("end") in _ENDINGS for one in results)
-    )
+    are_as_many = isinstance(results, list) and len(results) == number
+    return are_as_many and all(isinstance(one, dict) and one.get("end") in _ENDINGS for one in results)
 
 
 def compiled(checker: str) -> bytes:

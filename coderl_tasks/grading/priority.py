@@ -1,12 +1,8 @@
 """The priority of a problem's tests: those first that most often catch wrong programs.
 
-1. Two numbers are known of a test: how many programs ran it, and how many of them it was the first to catch.
-2. Grading stops at the first failure, so a late test has few catches because few wrong programs reach it. What counts
-   is therefore catches by times run, not catches.
-3. Every test is taken to have let one program more pass than it did. A test that is never run stays behind those that
-   have caught something; equals keep the problem's own order, and so do tests of which nothing is known.
-4. Right programs count as runs that caught nothing. Without them the last of many tests would look perfect: whatever
-   is wrong and gets that far fails there.
+Grading stops at the first failure, so few wrong programs reach a late test: what counts is catches per time run, right
+programs included, as without them the last of many tests would look perfect. One run without a catch is added to each
+test, so one that never ran comes after those that have caught something.
 
 The priority decides what a wrong program costs and which of its failures is named, never its reward. It is learned
 before a run and does not change in it, so that a verdict can be had again.

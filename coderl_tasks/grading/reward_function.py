@@ -78,17 +78,23 @@ class RewardFunction:
             raise ConfigError(f"reward_file={file}, line {error.lineno}: {error.msg}") from error
         except ValueError as error:  # other bytes than UTF-8, or a null byte
             raise ConfigError(f"reward_file={file} is not Python in UTF-8: {error}") from error
+        shown = f"({', '.join(ARGUMENTS)})"
         definitions = [node for node in _module_statements(tree) if getattr(node, "name", None) == FUNCTION]
         # An assignment or an import may define it too, which only running the file in the sandbox can show.
         if not definitions and FUNCTION not in source and "import *" not in source:
-            raise ConfigError(f"reward_file={file} defines no function {FUNCTION}({', '.join(ARGUMENTS)})")
+            raise ConfigError(f"reward_file={file} defines no function {FUNCTION}{shown}")
         for function in definitions:
             if isinstance(function, ast.AsyncFunctionDef):
                 raise ConfigError(f"reward_file={file}, line {function.lineno}: {FUNCTION} must not be async")
             # A class of this name passes: only calling it shows what it takes.
-            if isinstance(function, ast.FunctionDef) and not _takes_two_arguments(function.args):
-                wanted = f"{FUNCTION} has to take two arguments, ({', '.join(ARGUMENTS)})"
-                raise ConfigError(f"reward_file={file}, line {function.lineno}: {wanted}")
+            if isinstance(function, ast.FunctionDef):
+                taken = function.args
+                n_positional = len(taken.posonlyargs) + len(taken.args)
+                n_required = n_positional - len(taken.defaults)
+                may_get_two = n_required <= 2 and (n_positional >= 2 or taken.vararg is not None)
+                if not may_get_two or None in taken.kw_defaults:  # None: a keyword argument without a default
+                    wanted = f"{FUNCTION} has to take two arguments, {shown}"
+                    raise ConfigError(f"reward_file={file}, line {function.lineno}: {wanted}")
         return cls(file, source)
 
     @cached_property
@@ -96,8 +102,7 @@ class RewardFunction:
         return hashlib.sha256(self.source.encode()).hexdigest()
 
     async def require_usable(self, client: SandboxClient, *, replies: bool = False) -> None:
-        """Load the file in the sandbox, with `replies` for its function respond. Raises ConfigError with its traceback
-        if that fails, InfraError for an outage."""
+        """Load the file in the sandbox. Raises ConfigError, with its traceback, and InfraError for an outage."""
         report = await self._run(client, "", (), 1.0, turn=0 if replies else None)
         if "fault" in report or "results" not in report:
             why = report.get("fault") or f"nothing came back after {_STARTING_S:g} s"
@@ -108,8 +113,7 @@ class RewardFunction:
     async def replies(
         self, client: SandboxClient, ground_truth: str, completions: Sequence[str], turn: int, timeout_s: float
     ) -> list[ReplyOrError]:
-        """What the function respond(completion, ground_truth, turn) says to each completion: a text, None where it has
-        no reply, or its error. Otherwise as `rewards`."""
+        """What respond(completion, ground_truth, turn) says to each: a text, None or its error. As `rewards`."""
         found: dict[str, ReplyOrError] = {}
         # One by one: a few are asked for at a time, and one that kills the runner is alone.
         for text in dict.fromkeys(completions):
@@ -127,8 +131,7 @@ class RewardFunction:
     async def rewards(
         self, client: SandboxClient, ground_truth: str, completions: Sequence[str], timeout_s: float
     ) -> list[Reward]:
-        """The rewards of completions that share a ground truth, in order; `timeout_s` is CPU seconds per completion.
-        Raises InfraError where the sandbox failed."""
+        """The rewards of completions that share a ground truth, in order, with `timeout_s` CPU seconds each."""
         # The same text is worth the same, and short answers come many times in a group.
         distinct = list(dict.fromkeys(completions))
         size = max(1, int(_LONGEST_REQUEST_S / _wall_s(timeout_s)))
@@ -142,7 +145,14 @@ class RewardFunction:
         self, client: SandboxClient, ground_truth: str, texts: Sequence[str], timeout_s: float
     ) -> list[Reward]:
         report = await self._run(client, ground_truth, texts, timeout_s, None)
-        if (rewards := _reported(report, len(texts))) is not None:
+        results, rewards = report.get("results"), []
+        for result in results if isinstance(results, list) else []:
+            match result:
+                case {"error": str() as error}:
+                    rewards.append(Reward(0.0, error))
+                case {"reward": int() | float() as value} if abs(value) < math.inf:
+                    rewards.append(Reward(float(value)))
+        if isinstance(results, list) and len(rewards) == len(results) == len(texts):  # else the runner wrote none of it
             return rewards
         if len(texts) > 1:  # one of them has taken the runner with it: alone, each answers for itself
             return [(await self._together(client, ground_truth, [text], timeout_s))[0] for text in texts]
@@ -174,33 +184,8 @@ def _module_statements(node: ast.AST) -> Iterator[ast.AST]:
             yield from _module_statements(child)
 
 
-def _takes_two_arguments(arguments: ast.arguments) -> bool:
-    positional = len(arguments.posonlyargs) + len(arguments.args)
-    required = positional - len(arguments.defaults)
-    keyword_only = sum(default is None for default in arguments.kw_defaults)
-    return required <= 2 and (positional >= 2 or arguments.vararg is not None) and not keyword_only
-
-
-def _reported(report: dict[str, Any], count: int) -> list[Reward] | None:
-    """The rewards in a report; None for anything that is not what the runner writes."""
-    results = report.get("results")
-    if not isinstance(results, list) or len(results) != count:
-        return None
-    rewards = []
-    for result in results:
-        match result:
-            case {"error": str() as error}:
-                rewards.append(Reward(0.0, error))
-            case {"reward": int() | float() as value} if abs(value) < math.inf:
-                rewards.append(Reward(float(value)))
-            case _:
-                return None
-    return rewards
-
-
 def file_of(function: Callable[..., Any]) -> str:
-    """The source of a file that defines `function` as compute_reward. Raises ConfigError, one line, for a function that
-    cannot be sent, or that does not take ARGUMENTS."""
+    """The source of a file that defines `function` as compute_reward. Raises ConfigError where it cannot be sent."""
     _require_def_without_closure(function)
     shown = f"{FUNCTION}({', '.join(ARGUMENTS)})"
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
@@ -274,16 +259,13 @@ def _binding_source(name: str, value: Any, user: Any, parts: dict[str, tuple[Any
             _add_part(value.__name__, value, user, parts)
             return f"{name} = {value.__name__}\n"
         return _definition_source(value, parts)
-    if not _is_literal(value):
+    try:
+        is_literal = bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError, RecursionError):
+        is_literal = False
+    if not is_literal:
         raise _refused(_label(user), f"its global {name} is a {type(value).__name__}: make it inside the function")
     return f"{name} = {value!r}\n"
-
-
-def _is_literal(value: Any) -> bool:
-    try:
-        return bool(ast.literal_eval(repr(value)) == value)
-    except (ValueError, SyntaxError, RecursionError):
-        return False
 
 
 def _definition_source(value: Any, parts: dict[str, tuple[Any, str]]) -> str:

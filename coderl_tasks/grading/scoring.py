@@ -28,10 +28,9 @@ The program is the last closed fenced block of the answer:
 6. Blank blocks are ignored. Backticks that pair up within a line of text, and fences in quotes (`> ```), are text. A
    fence that never closes gives nothing.
 
-The usual pattern of code recipes (three backticks, an optional tag, a line end, then everything up to the next three
-backticks; the last match) cuts a program at backticks in a string and takes drafts and thoughts. Rule 4 is that
-pattern, kept to where rules 2 and 3 find nothing: a right program is not called badly formatted because a fence shares
-its line. tests/grading/test_extract.py shows both verdicts form by form.
+Rule 4 is the usual pattern of code recipes (the last text between three backticks and the next three), which cuts a
+program at backticks in a string and takes drafts and thoughts. So it is kept to where rules 2 and 3 find nothing.
+tests/grading/test_extract.py shows both verdicts form by form.
 """
 
 import asyncio
@@ -277,12 +276,10 @@ async def score_group(
     fraction: bool = False,
     only: Sequence[int] | None = None,
 ) -> list[ScoredCompletion]:
-    """Score the completions of one problem (G texts, G scored completions in the same order).
-
-    Identical code is graded once. `priority` and `only` as in `Judge.grade`; with `fraction` every test is run, and
-    correctness is the share passed. A text without code has the verdict `format_error` and the reward -`format_coef`.
-    An outage is the verdict `infra_error` and the reward None. Raises DataError as `Judge.grade`.
-    """
+    """Score the completions of one problem (G texts, G scored completions in the same order). Identical code is graded
+    once. `priority` and `only` as in `Judge.grade`; with `fraction` every test is run, and correctness is the share
+    passed. A text without code has the verdict `format_error` and the reward -`format_coef`. An outage is the verdict
+    `infra_error` and the reward None. Raises DataError as `Judge.grade`."""
     # Code is extracted here, not in the sandbox, so that every sandbox grades the same program.
     codes = [extract_code(text) for text in texts]
     return await score_codes(judge, problem, codes, format_coef, priority=priority, fraction=fraction, only=only)

@@ -54,12 +54,10 @@ def grade_files(
     max_concurrency: int = 34,
 ) -> pl.DataFrame:
     """Grade the completions of a parquet or JSONL file, with a progress bar on stderr, and write and return a frame of
-    `GRADES_SCHEMA`: as parquet, CSV or JSONL, by the name of `out_path`.
-
-    Problems may be normalised or raw; rows that cannot be used are counted on stderr. `timeout_s` is CPU seconds per
-    test of problems without a time limit of their own. Raises DataError for files that cannot be read or do not fit,
-    ConfigError for a timeout or a place that will not do, and InfraError, after writing, if a row could not be graded.
-    """
+    `GRADES_SCHEMA`: as parquet, CSV or JSONL, by the name of `out_path`. Problems may be normalised or raw; rows that
+    cannot be used are counted on stderr. `timeout_s` is CPU seconds per test of problems without a time limit of their
+    own. Raises DataError for files that cannot be read or do not fit, ConfigError for a timeout or a place that will
+    not do, and InfraError, after writing, if a row could not be graded."""
     judge = Judge(SandboxClient(urls, max_concurrency), timeout_s)
     # Check this first: grading may take hours, and would be lost without a place to write it.
     _require_writable(out_path, problems_path, completions_path)
@@ -121,17 +119,15 @@ async def _grade_rows(
                 group.create_task(work())
     except ExceptionGroup as failures:  # callers expect errors of the judge, not a group
         raise failures.exceptions[0] from failures
-    rows = [_grade_row(problems[problem_id], row, grades[row]) for row, problem_id in enumerate(ids)]
-    return pl.DataFrame(rows, schema=GRADES_SCHEMA, orient="row")
-
-
-def _grade_row(problem: Problem, row: int, grade: Grade) -> tuple[Any, ...]:
-    """The values of `GRADES_SCHEMA`, in its order."""
-    failed = None if grade.first_failed is None else problem.tests[grade.first_failed]
-    test = (None, None) if failed is None else (shortened(failed.input), shortened(failed.expected))
-    counts = (grade.tests_passed, grade.tests_run, grade.tests_total, grade.first_failed, grade.run_seconds)
-    seen = (shortened(grade.reason) or None, *test, grade.output, grade.error or None)
-    return (problem.problem_id, row, grade.verdict.value, *counts, problem.source_row, *seen)
+    values: list[tuple[Any, ...]] = []
+    for row, problem_id in enumerate(ids):
+        problem, grade = problems[problem_id], grades[row]
+        failed = None if grade.first_failed is None else problem.tests[grade.first_failed]
+        test = (None, None) if failed is None else (shortened(failed.input), shortened(failed.expected))
+        numbers = (grade.tests_passed, grade.tests_run, grade.tests_total, grade.first_failed, grade.run_seconds)
+        seen = (shortened(grade.reason) or None, *test, grade.output, grade.error or None)
+        values.append((problem_id, row, grade.verdict.value, *numbers, problem.source_row, *seen))
+    return pl.DataFrame(values, schema=GRADES_SCHEMA, orient="row")
 
 
 def _require_writable(out_path: Path, *inputs: Path) -> None:
@@ -167,10 +163,9 @@ def _write(out_path: Path, grades: pl.DataFrame) -> None:
 
 
 def read_completions(path: Path) -> dict[str, list[Any]]:
-    """Reads a file of completions to grade: returns columns by name, all of one length, those of problem_id,
-    source_row, split, code and completion that the file has; none if a JSONL file is empty. A list of programs is as
-    many rows. Raises DataError if the file cannot be read, or identifies no problem or no program. A file whose name
-    tells no format is parquet."""
+    """Reads a file of completions to grade (parquet, unless its name says JSONL): returns columns by name, all of one
+    length, those of problem_id, source_row, split, code and completion that the file has. A list of programs is as many
+    rows. Raises DataError if the file cannot be read, or identifies no problem or no program."""
     form = format_of(path)
     if form is not None and form != "parquet":
         if not path.is_file():
@@ -180,10 +175,11 @@ def read_completions(path: Path) -> dict[str, list[Any]]:
             where = f"{path}, line {row.source_row + 1}"
             if not isinstance(row.values, dict):
                 raise DataError(f"{where}: not a JSON object")
-            if not {"code", "completion"} & set(map(_COLUMNS.get, row.values)):
+            meanings, first = ({_COLUMNS.get(name) for name in values} for values in (row.values, rows[0].values))
+            if not {"code", "completion"} & meanings:
                 raise DataError(f"{where}: neither code nor completion; there are: {', '.join(row.values) or 'none'}")
             # A line without `code` would be graded as one that has no program, whatever its `completion` says.
-            if _has_code(row.values) != _has_code(rows[0].values):
+            if ("code" in meanings) != ("code" in first):
                 raise DataError(f"{where}: code in some lines and not in others: give it in all of them, or in none")
         names = dict.fromkeys(name for row in rows for name in row.values)
         return _one_per_row([row.values for row in rows], _columns_by_meaning(names) if rows else {})
@@ -195,10 +191,6 @@ def read_completions(path: Path) -> dict[str, list[Any]]:
     names_by_meaning = _columns_by_meaning(frame.columns)  # {"code": ["solution", "code_list"]}, say
     used_names = chain.from_iterable(names_by_meaning.values())
     return _one_per_row(frame.select(used_names).to_dicts(), names_by_meaning)
-
-
-def _has_code(names: Iterable[str]) -> bool:
-    return any(_COLUMNS.get(name) == "code" for name in names)
 
 
 def _columns_by_meaning(found: Iterable[str]) -> dict[str, list[str]]:
@@ -255,13 +247,32 @@ def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[s
     identities = [columns.get(name, [None] * height) for name in ("problem_id", "source_row", "split")]
     ids: list[str] = []
     unidentified: list[int] = []
-    source_rows = _SourceRows(loaded)
+    ids_at: dict[int, dict[str, str]] = {}  # by source row and split
+    for problem in loaded.problems:
+        ids_at.setdefault(problem.source_row, {})[problem.split] = problem.problem_id
+    dropped: dict[int, str] = {}  # by source row, why it has none
+    for drop in loaded.dropped.iter_rows(named=True):
+        if drop["problem_id"] is None:
+            dropped[drop["source_row"]] = drop["detail"] or drop["reason"]
+        else:  # a repetition, graded as the row that it repeats
+            ids_at.setdefault(drop["source_row"], {})[drop["split"]] = drop["problem_id"]
     problem_ids = dict.fromkeys(problem.problem_id for problem in loaded.problems)
     for row, (own_id, source_row, split) in enumerate(zip(*identities, strict=True)):
         if own_id is None and source_row is None:
             unidentified.append(row)
         elif own_id is None:
-            ids.append(source_rows.find(row, source_row, split))
+            if not isinstance(source_row, int) or isinstance(source_row, bool):
+                raise DataError(f"the column source_row of the completions is not a whole number in row {row}")
+            there = ids_at.get(source_row, {})
+            found = {problem_id for name, problem_id in there.items() if split is None or name == split}
+            if not found:
+                why = dropped.get(source_row, "there is no such row")
+                raise DataError(f"completion {row}: source_row {source_row} of the problems gives no problem ({why})")
+            if len(found) > 1:
+                raise DataError(
+                    f"source_row {source_row} is in several splits ({', '.join(there)}): add a column split"
+                )
+            ids += found
         elif isinstance(own_id, str) or (isinstance(own_id, int) and not isinstance(own_id, bool)):
             ids.append(str(own_id))
         else:
@@ -279,38 +290,9 @@ def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[s
     return ids
 
 
-class _SourceRows:
-    """Problems by their number in the file that they come from, and what became of the rows without one."""
-
-    def __init__(self, loaded: LoadResult) -> None:
-        self._found: dict[int, dict[str, str]] = {}
-        for problem in loaded.problems:
-            self._found.setdefault(problem.source_row, {})[problem.split] = problem.problem_id
-        self._dropped: dict[int, str] = {}
-        for drop in loaded.dropped.iter_rows(named=True):
-            if drop["problem_id"] is None:
-                self._dropped[drop["source_row"]] = drop["detail"] or drop["reason"]
-            else:  # a repetition, graded as the row that it repeats
-                self._found.setdefault(drop["source_row"], {})[drop["split"]] = drop["problem_id"]
-
-    def find(self, row: int, source_row: Any, split: Any) -> str:
-        """The id of the problem that completion `row` names. Raises DataError."""
-        if not isinstance(source_row, int) or isinstance(source_row, bool):
-            raise DataError(f"the column source_row of the completions is not a whole number in row {row}")
-        there = self._found.get(source_row, {})
-        ids = {problem_id for name, problem_id in there.items() if split is None or name == split}
-        if len(ids) == 1:
-            return ids.pop()
-        if ids:
-            raise DataError(f"source_row {source_row} is in several splits ({', '.join(there)}): add a column split")
-        why = self._dropped.get(source_row, "there is no such row")
-        raise DataError(f"completion {row}: source_row {source_row} of the problems gives no problem ({why})")
-
-
 @contextlib.contextmanager
 def progress_bar(console: Console, text: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """A progress bar where `console` is a terminal; yields what updates it, as rich's `Progress.update` does for a
-    task, with a `note` to be shown behind it."""
+    """A progress bar on a terminal; yields its `Progress.update`, with a `note` to be shown behind the bar."""
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     ends = TextColumn(text), TextColumn("{task.fields[note]}")
     with Progress(ends[0], *columns, ends[1], console=console, disable=not console.is_terminal) as bar:

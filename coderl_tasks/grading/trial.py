@@ -1,7 +1,7 @@
 """What a sandbox's Python makes of programs whose verdict depends on it: tried when a run starts, and by doctor.
 
-A program should get the verdict that Python 3.11 gives it. The driver sees to that where it can; what depends on the
-server (interpreter, packages, limits) is found out by running such programs, not by asking for versions.
+A program should get the verdict that Python 3.11 gives it. What depends on the server (interpreter, packages, limits)
+is found out by running such programs, not by asking for versions.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What people see of an audit: counts per finding, the worst problems, and a page with each problem's evidence."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,7 @@ MEANINGS = {
     UNDECIDED: "the sandbox could not run what it takes",
 }
 Row = Mapping[str, Any]
-Key = Callable[[Row], Any]
-"""What rows are sorted by, the smallest first."""
-COLUMNS: dict[str, tuple[str, Key]] = {
+COLUMNS: dict[str, tuple[str, Callable[[Row], Any]]] = {
     "findings": ("findings", lambda row: (min(map([*MEANINGS].index, row["audit"])), -len(row["audit"]), -_share(row))),
     "problem_id": ("problem", lambda row: row["problem_id"]),
     "mutants_survive": ("mutants that pass", lambda row: -_share(row)),
@@ -55,32 +53,25 @@ def worst_first(audits: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def findings_table(audits: pl.DataFrame) -> Table[tuple[str, int]]:
-    """Problems per finding, the worst finding first."""
-    counts = _counts(audits)
-    return Table(
-        (
-            Column("finding", lambda row: Tag(row[0], tone(row[0]))),
-            Column("problems", lambda row: row[1], ",", "num"),
-            Column("share", lambda row: row[1] / max(1, len(audits)), ".1%", "num"),
-            Column("meaning", lambda row: MEANINGS[row[0]], "", "muted"),
-        ),
-        list(counts.items()),
+    columns: tuple[Column[tuple[str, int]], ...] = (
+        Column("finding", lambda row: Tag(row[0], tone(row[0]))),
+        Column("problems", lambda row: row[1], ",", "num"),
+        Column("share", lambda row: row[1] / max(1, len(audits)), ".1%", "num"),
+        Column("meaning", lambda row: MEANINGS[row[0]], "", "muted"),
     )
+    return Table(columns, list(_counts(audits).items()))
 
 
 def worst_table(audits: pl.DataFrame) -> Table[dict[str, Any]]:
-    return Table(
-        (
-            Column("problem", lambda row: row["problem_id"], "", "name"),
-            Column("findings", lambda row: ", ".join(row["audit"])),
-            Column("evidence", lambda row: shorten(row["evidence"][0], 160)),
-        ),
-        worst_first(audits)[:IN_TERMINAL],
+    columns: tuple[Column[dict[str, Any]], ...] = (
+        Column("problem", lambda row: row["problem_id"], "", "name"),
+        Column("findings", lambda row: ", ".join(row["audit"])),
+        Column("evidence", lambda row: shorten(row["evidence"][0], 160)),
     )
+    return Table(columns, worst_first(audits)[:IN_TERMINAL])
 
 
 def tone(finding: str) -> str:
-    """How bad a finding is, as `Tag` has it."""
     return "bad" if finding in WRONG_REWARDS else "warn"
 
 
@@ -90,7 +81,6 @@ def _counts(audits: pl.DataFrame) -> dict[str, int]:
 
 
 def audit_in_words(audits: pl.DataFrame) -> str:
-    """How many problems there are, and how many with a finding that makes rewards wrong, in one line."""
     wrong = audits["audit"].list.eval(pl.element().is_in(WRONG_REWARDS)).list.any().sum()
     tried, survive = int(audits["mutants"].sum()), int(audits["mutants_survive"].sum())
     share = f"; {survive:,} of {tried:,} mutants pass all tests ({survive / tried:.0%})" if tried else ""
@@ -105,15 +95,18 @@ def findings_plot(audits: pl.DataFrame) -> Plot:
 
 
 def audit_page(folder: Path, audits: pl.DataFrame, name: str) -> dict[str, Any]:
-    """The variables of the template audit.html.j2, an audit's page. `audits` (AUDIT_SCHEMA) has a row per audited
-    problem; `name` is the audited pool or data, as the command took it; `folder` has the audit's files."""
+    """The variables of the template audit.html.j2. `name` is the audited pool or data, as the command took it."""
     with_findings = worst_first(audits)
     shown = with_findings[:ON_PAGE]
     headings = {column: heading for column, (heading, _) in COLUMNS.items()}
-    # A pool's folder can be queried. Another one cannot, so the page names the command that made the audit.
-    if is_curation(folder):
-        command = query_command(folder, "SELECT problem_id, audit, evidence FROM audit WHERE len(audit) > 0")
-    else:
+    # The ranks of each row by every column: the page has no script, its style sheet sorts the rows by these. Sorting is
+    # stable: rows that are equal in a column keep the order of `shown`, the worst first.
+    ranks: list[dict[str, int]] = [{} for _ in shown]
+    for column, (_, sort_key) in COLUMNS.items():
+        for rank, index in enumerate(sorted(range(len(shown)), key=[*map(sort_key, shown)].__getitem__)):
+            ranks[index][column] = rank
+    command = query_command(folder, "SELECT problem_id, audit, evidence FROM audit WHERE len(audit) > 0")
+    if not is_curation(folder):  # it cannot be queried
         command = f"coderl audit {shlex.quote(name)} --out {shlex.quote(str(folder))}"
     return {
         "title": name,
@@ -124,20 +117,10 @@ def audit_page(folder: Path, audits: pl.DataFrame, name: str) -> dict[str, Any]:
         "findings": findings_table(audits),
         "headings": headings,
         "count_headings": {column: headings[column] for column in headings if column not in ("findings", "problem_id")},
-        "rows": list(zip(shown, _ranks_by_column(shown), strict=True)),
+        "rows": list(zip(shown, ranks, strict=True)),
         "n_not_shown": len(with_findings) - len(shown),
         "n_without_findings": len(audits) - len(with_findings),
         "tone_of_finding": {finding: tone(finding) for finding in MEANINGS},  # "bad" or "warn", for its colour
         "statement_chars": STATEMENT_CHARS,
         "commands": [command],
     }
-
-
-def _ranks_by_column(rows: Sequence[Row]) -> list[dict[str, int]]:
-    """The rank of each row by every column: the page has no script, so its style sheet sorts the rows by these."""
-    ranks: list[dict[str, int]] = [{} for _ in rows]
-    for column, (_, sort_key) in COLUMNS.items():
-        # Sorting is stable: rows that are equal in this column keep the order of `rows`, the worst first.
-        for rank, index in enumerate(sorted(range(len(rows)), key=lambda index: sort_key(rows[index]))):
-            ranks[index][column] = rank
-    return ranks

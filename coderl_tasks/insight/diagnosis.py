@@ -1,5 +1,4 @@
-"""Did the run learn? Two evaluations compared, paired by problem, and the smoke-test protocol as checks that pass or
-fail. `warning_signs.py` says what is off.
+"""Did the run learn? Two evaluations compared, paired by problem, and the smoke-test protocol as checks:
 
 1. The mean format rate after the first 5 steps is over 95%.
 2. The mean reward trends up: Mann-Kendall, one-sided, p < 0.05, over all steps. It fails where it falls as clearly, or
@@ -44,8 +43,8 @@ def weak_splits(splits: Collection[str], dataset: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PairedPassAt1:
-    """Pass@1 of both sides on `n` shared problems; ci_low and ci_high are the 95% interval of the paired `difference`.
-    `changed` has how many problems were `gained` and `lost`, and mcnemar_p with one completion per problem."""
+    """Pass@1 of both sides on `n` shared problems, and their paired `difference` with its 95% interval. `changed`
+    counts the problems `gained` and `lost`, and has mcnemar_p with one completion per problem."""
 
     n: int
     before: Estimate
@@ -70,15 +69,14 @@ class PairedPassAt1:
 
     @property
     def p_text(self) -> str:
-        """The p-value of `changed`, to follow its counts; empty without one."""
         return paired.p_text(self.changed)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two evaluations and their paired `results`, overall ("all", the first) and by split. `pairs` has one row per
-    shared problem: split, problem_id, before, after (the share of its completions that passed). `sides` says what was
-    evaluated and, of an evaluation with further problems, its own Pass@1. `warning` says what else differs."""
+    """Two evaluations and their paired `results`, overall ("all", the first) and by split. `pairs` has per shared
+    problem split, problem_id, and the share that passed before and after. `sides` says what was evaluated and, of an
+    evaluation with further problems, its own Pass@1. `warning` says what else differs."""
 
     before: EvalRecord
     after: EvalRecord
@@ -98,8 +96,7 @@ class Comparison:
 
 
 def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Comparison | None:
-    """Compares two evaluations on the problems graded in both, overall and by split. Returns None if no problem was
-    graded in both, or if an evaluation or its rollouts are missing."""
+    """None if no problem was graded in both, or if an evaluation or its rollouts are missing."""
     if before is None or after is None or before.rollouts is None or after.rollouts is None:
         return None
     pairs = paired.paired_outcomes(_rollouts(before), _rollouts(after))
@@ -107,15 +104,19 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
         return None
 
     def pass_at_1(split: str, pairs: pl.DataFrame, recorded: tuple[float, float, float] | None = None) -> PairedPassAt1:
-        """The comparison on `pairs`, the shared problems of `split` or of "all"; `recorded` is the difference with the
-        ends of its interval. A side that graded no other problem of the split keeps the Pass@1 of its summary."""
+        """The comparison on `pairs`, the shared problems of `split`; `recorded`: the difference, low, high."""
+        rates = []
+        for record, passed in ((before, pairs["before"]), (after, pairs["after"])):
+            result = _results_by_split(record).get(split)
+            if result is not None and result["n"] == len(passed):  # it graded no other problem of the split
+                rates.append(_estimate(result))
+            else:
+                rates.append(Estimate(sum(passed) / len(passed), *paired.share_interval(passed.to_list())))
         difference, low, high = recorded or paired.paired_difference(pairs)
-        rate_before = _recorded_or_computed_pass_at_1(before, split, pairs["before"])
-        rate_after = _recorded_or_computed_pass_at_1(after, split, pairs["after"])
-        return PairedPassAt1(len(pairs), rate_before, rate_after, difference, low, high, paired.changed(pairs))
+        return PairedPassAt1(len(pairs), rates[0], rates[1], difference, low, high, paired.changed(pairs))
 
-    # The run has recorded the overall difference in the later summary if it compared the same two evaluations. That one
-    # is used, so that a report shows the interval that the run showed.
+    # A difference that the run recorded of the same two evaluations is used: a report shows the interval that it
+    # showed.
     compare = after.summary.get("compare") or {}
     recorded: Any = [compare.get(key) for key in ("difference", "ci_low", "ci_high")]
     # Evaluations of two runs may have one name, so the folders of evaluations (evals/NAME/rollouts.parquet) must agree.
@@ -130,14 +131,6 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
     return Comparison(before, after, results, pairs, sides, warning)
 
 
-def _recorded_or_computed_pass_at_1(record: EvalRecord, split: str, passed: pl.Series) -> Estimate:
-    """Pass@1 on shared problems, by the shares of their completions that `passed`; of a whole split as recorded."""
-    result = _results_by_split(record).get(split)
-    if result is not None and result["n"] == len(passed):
-        return _estimate(result)
-    return Estimate(sum(passed) / len(passed), *paired.share_interval(passed.to_list()))
-
-
 def _side_text(record: EvalRecord, shared: int) -> str:
     text = paired.side_text(record.summary | {"step": record.step})
     if record.summary["n"] == shared:
@@ -149,33 +142,26 @@ def _side_text(record: EvalRecord, shared: int) -> str:
 def comparison_table(
     comparison: Comparison, weak: Collection[str] = (), sides: tuple[str, str] | None = None
 ) -> Table[tuple[str, PairedPassAt1]]:
-    """A row overall and per split: Pass@1 of both evaluations on the shared problems, and the paired difference. Splits
-    in `weak`, whose passes are weak evidence, have a star. `sides` are headings in place of the evaluations' names."""
+    """A row overall and per split, those in `weak` with a star; `sides` are headings in place of names."""
     before, after = sides or (comparison.before.name, comparison.after.name)
 
     def change(row: tuple[str, PairedPassAt1]) -> Estimate:
         return Estimate(row[1].difference, row[1].ci_low, row[1].ci_high, signed=True)
 
-    return Table(
-        (
-            Column("split", lambda row: row[0] + ("*" if row[0] in weak else ""), style="name"),
-            Column("problems", lambda row: row[1].n, number_format=",", style="num", short="n"),
-            # The heading is the evaluation's name; the console, which is narrow, has a short one. Markdown has both
-            # in the plot above it.
-            Column(before, lambda row: row[1].before, style="num", media="console html", short="before"),
-            Column(after, lambda row: row[1].after, style="num", media="console html", short="after"),
-            Column(
-                "points, paired", change, style="num", short="paired difference", interval_heading="paired 95% interval"
-            ),
-        ),
-        rows=list(comparison.results.items()),
-        layout="stacked",
+    interval = "paired 95% interval"
+    columns: tuple[Column[tuple[str, PairedPassAt1]], ...] = (
+        Column("split", lambda row: row[0] + ("*" if row[0] in weak else ""), style="name"),
+        Column("problems", lambda row: row[1].n, ",", "num", short="n"),
+        # The console is narrow, and markdown has both rates in the plot above.
+        Column(before, lambda row: row[1].before, "", "num", media="console html", short="before"),
+        Column(after, lambda row: row[1].after, "", "num", media="console html", short="after"),
+        Column("points, paired", change, "", "num", short="paired difference", interval_heading=interval),
     )
+    return Table(columns, [*comparison.results.items()], "stacked")
 
 
 def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
-    """Lines for the console about the evaluations of one side, or of two (A and B) and how these compare. A side has
-    one evaluation per seed of one configuration. Raises DataError if the sides share no problem."""
+    """About one side, or two (A and B), of an evaluation per seed. DataError if the sides share no problem."""
     lines = []
     for number, records in enumerate(sides):
         for record in records:
@@ -189,7 +175,6 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
 
 
 def _lines_by_split(side_a: EvalRecord, side_b: EvalRecord) -> list[str]:
-    """How two evaluations differ, a line per split, and a warning if more than the policy differs."""
     comparison = compare_evals(side_a, side_b)
     if comparison is None:
         for record in (side_a, side_b):
@@ -204,8 +189,7 @@ def _lines_by_split(side_a: EvalRecord, side_b: EvalRecord) -> list[str]:
 
 
 def _lines_over_seeds(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
-    """The mean over seeds with its interval: of Pass@1 if there is one side, else of the difference B - A per seed, and
-    a warning for each way in which the evaluations of a pair differ in more than the policy."""
+    """The mean over seeds of Pass@1, or of the difference B - A per seed, and what else differs in a pair."""
     n_seeds = max(map(len, sides))
     # A side with a single evaluation is compared with each seed of the other.
     records = [[*side] * n_seeds if len(side) == 1 else [*side] for side in sides]
@@ -237,9 +221,7 @@ def _lines_over_seeds(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
 
 
 def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *, dataset: str = "") -> str:
-    """Markdown about the evaluation `record`: Pass@1 overall and by split, facts as far as its summary has them, and
-    how it compares to `before` if both graded some of the same problems. `dataset` is what `record` was made on: a
-    split in which its problems have the public sample tests only is named as weak evidence."""
+    """About the evaluation `record`, made on `dataset`, and `before` if both graded some of the same problems."""
     summary = record.summary
     low, high = record.interval
     columns: tuple[Column[tuple[str, Any]], ...] = (  # a row is a split and its results in the summary
@@ -259,26 +241,20 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
         Table(columns, [(split, result) for split, result in _results_by_split(record).items() if result]),
         "\n".join(f"- {fact}" for fact in facts),
     ]
-    if (comparison := compare_evals(before, record)) is not None:
-        parts += _comparison_paragraphs(comparison)
+    if before is not None and (comparison := compare_evals(before, record)) is not None:
+        changed, sides = comparison.overall.changed, zip((before.name, record.name), comparison.sides, strict=True)
+        parts += [
+            f"## Against {markdown_text(before.name)}",
+            pass_at_1_plot(comparison.rates),
+            comparison_table(comparison),
+            f"{changed['gained']} problems gained, {changed['lost']} lost{comparison.overall.p_text}.",
+            "\n".join(f"- {markdown_text(name)}: {markdown_text(policy)}" for name, policy in sides),
+            comparison.warning and f"**Warning: {markdown_text(comparison.warning)}.**",
+        ]
     run = record.rollouts.parents[2] if record.rollouts is not None else None  # RUN/evals/NAME/rollouts.parquet
     if run is not None and is_run(run):
         parts.append(f"Its problems and completions: {in_markdown(run, 'eval', record.name)}")
     return markdown(parts)
-
-
-def _comparison_paragraphs(comparison: Comparison) -> list[Plot | Table[Any] | str | None]:
-    """Paragraphs of markdown about how an evaluation compares to the one before."""
-    before, changed = comparison.before.name, comparison.overall.changed
-    sides = zip((before, comparison.after.name), comparison.sides, strict=True)
-    return [
-        f"## Against {markdown_text(before)}",
-        pass_at_1_plot(comparison.rates),
-        comparison_table(comparison),
-        f"{changed['gained']} problems gained, {changed['lost']} lost{comparison.overall.p_text}.",
-        "\n".join(f"- {markdown_text(name)}: {markdown_text(policy)}" for name, policy in sides),
-        comparison.warning and f"**Warning: {markdown_text(comparison.warning)}.**",
-    ]
 
 
 def _results_by_split(record: EvalRecord) -> dict[str, Mapping[str, Any]]:
@@ -316,22 +292,17 @@ def smoke_checks(run: RunRecord) -> list[Check]:
 
 
 def checks_table(checks: Sequence[Check]) -> Table[Check]:
-    """One row per check; why it stands so is too long for the console."""
-    return Table(
-        (
-            Column("", lambda check: check.mark, style="name"),
-            Column("check", lambda check: check.name, style="name"),
-            Column("value", lambda check: check.value, style="nowrap"),
-            Column("wanted", lambda check: check.threshold, style="muted"),
-            Column("why", lambda check: check.explanation, style="muted text", media="markdown html"),
-        ),
-        checks,
-        "stacked",
+    columns: tuple[Column[Check], ...] = (
+        Column("", lambda check: check.mark, style="name"),
+        Column("check", lambda check: check.name, style="name"),
+        Column("value", lambda check: check.value, style="nowrap"),
+        Column("wanted", lambda check: check.threshold, style="muted"),
+        Column("why", lambda check: check.explanation, style="muted text", media="markdown html"),  # a long text
     )
+    return Table(columns, checks, "stacked")
 
 
 def check_format(metrics: pl.DataFrame) -> Check:
-    """Whether the mean format rate after the warm-up is high enough; undecided (None) without later steps."""
     name, threshold = "format rate", f"> {FORMAT_THRESHOLD:.0%} after step {WARM_UP_STEPS - 1}"
     later = _values(metrics.filter(pl.col("step") >= WARM_UP_STEPS), "format_rate")
     if not later:
@@ -346,7 +317,6 @@ def check_format(metrics: pl.DataFrame) -> Check:
 
 
 def check_reward_trend(metrics: pl.DataFrame) -> Check:
-    """Checks that the mean reward rises significantly. A short run is undecided (None) unless the trend is clear."""
     name, threshold = "mean reward rises", f"p < {TREND_P} (Mann-Kendall, one-sided)"
     rewards = _values(metrics, "mean_reward")
     if len(rewards) < TREND_MIN_STEPS:
@@ -370,7 +340,6 @@ def check_reward_trend(metrics: pl.DataFrame) -> Check:
 
 
 def check_pass_at_1(run: RunRecord) -> Check:
-    """Whether the newest Pass@1 is above the baseline's; None if not comparable, or lower by what may be chance."""
     name, threshold = "Pass@1 above the baseline", "difference > 0"
     comparison = compare_evals(run.baseline, run.latest)
     if comparison is None:

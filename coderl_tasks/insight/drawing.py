@@ -1,8 +1,6 @@
 """Figures as SVG without script: what all of them consist of, how a page or a markdown text shows one, and bars.
-
 Elements have classes and no style of their own, which the viewer's content security policy forbids: `look.css` has the
-colours, light and dark. Every text is escaped. The same data draws the same bytes.
-"""
+colours. The same data draws the same bytes."""
 
 import base64
 import math
@@ -17,10 +15,9 @@ from markupsafe import Markup, escape
 from coderl_tasks.insight.tables import Table, markdown_table
 from coderl_tasks.untrusted_text import printable
 
+# The style sheet of figures and the colours of all pages; it has no character that XML or HTML would escape.
 LOOK = (files("coderl_tasks.insight") / "templates" / "look.css").read_text()
-"""The style sheet of figures and the colours of all pages; it has no character that XML or HTML would escape."""
-FULL, HALF, GAP = 940, 460, 20
-"""Widths of a figure that fills a page, of one of two in a row, and of the gap between, in pixels if not scaled."""
+FULL, HALF, GAP = 940, 460, 20  # widths of a figure that fills a page, of one of two in a row, and of the gap between
 MARGIN = 12
 CHARACTER = 7.6  # units that a character of 11.5 pixels is wide on average, in the widest of the fonts
 N_COLOURS = 6
@@ -48,9 +45,8 @@ class Plot:
     def svg(self) -> str:
         """The figure as a file of its own: with its size, style sheet and paper, which has a margin."""
         size = Markup('width="{}" height="{}"').format(self.width + 2 * MARGIN, self.height + 2 * MARGIN)
-        style = Markup('<style>{0}</style><rect class="paper" x="{1}" y="{1}" {2}/>').format(
-            Markup(LOOK), -MARGIN, size
-        )
+        style = Markup('<style>{0}</style><rect class="paper" x="{1}" y="{1}" {2}/>')
+        style = style.format(Markup(LOOK), -MARGIN, size)
         return self._element(Markup(' xmlns="http://www.w3.org/2000/svg" {}').format(size), style, MARGIN)
 
     def _element(self, attributes: str, before: str, margin: int) -> str:
@@ -135,7 +131,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def axis_below(places: Sequence[float], form: str, x: Callable[[float], float], top: float, bottom: float) -> Markup:
-    """The ticks of an axis of values below a figure: at each of `places` a rule, and its number."""
+    """The ticks of an axis: at each of `places` a rule, and its number."""
     parts = []
     for place, words in zip(places, tick_texts(places, form), strict=True):
         parts += [line("rule", x(place), top, x(place), bottom), text(x(place), bottom + 15, words, "tick middle")]
@@ -143,7 +139,6 @@ def axis_below(places: Sequence[float], form: str, x: Callable[[float], float], 
 
 
 def axis_left(places: Sequence[float], form: str, y: Callable[[float], float], left: float, right: float) -> Markup:
-    """The ticks of an axis of values at the left: at each of `places` a rule from `left` to `right` and its number."""
     parts = []
     for place, words in zip(places, tick_texts(places, form), strict=True):
         parts += [line("rule", left, y(place), right, y(place)), text(left - 8, y(place) + 4, words, "tick end")]
@@ -172,19 +167,16 @@ def short_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BarRow:
-    """A bar: its name, what stands behind its end, and its parts, each with the class of its colour."""
-
     name: str
-    parts: Sequence[tuple[float, str]]
-    behind: str = ""
+    parts: Sequence[tuple[float, str]]  # each with the class of its colour
+    behind: str = ""  # the bar's end
 
 
 def rows_of_bars(
     heading: str, rows: Sequence[BarRow], alt: str, names: Mapping[str, str] | None = None, width: int = FULL
 ) -> Plot:
-    """A horizontal bar per row, one below another, with the row's name at the left. A bar consists of coloured parts,
-    each a value and its colour; `names` is the legend, from names to colours. An axis is drawn below unless rows have a
-    text behind their bars, such as the number itself. `alt` is for those who cannot see the figure."""
+    """A horizontal bar per row. `names` is the legend, from names to colours. An axis is drawn below unless rows have a
+    text behind their bars, such as the number itself."""
     left = round(16 + CHARACTER * max((len(row.name) for row in rows), default=0))  # the widest name fits
     right = round(16 + CHARACTER * max((len(row.behind) for row in rows), default=0))
     largest = max((sum(value for value, _ in row.parts) for row in rows), default=0) or 1
@@ -214,8 +206,7 @@ def columns_of_bars(
 ) -> Plot:
     """Stacked columns of counts: `stacks` has one value per column for each name in the legend. `labels` are texts
     below the columns, each at its distance from the left in columns (0.5: the middle of the first); `band` is shaded
-    from one such distance to another. `axes` names the horizontal axis, then that of values. `alt` is for those who
-    cannot see the figure."""
+    from one such distance to another. `axes` names the horizontal axis, then that of values."""
     width, height = size
     left, right, top, bottom = 48, width - 12, 52, height - 42
     totals = [sum(values) for values in zip(*stacks.values(), strict=True)]

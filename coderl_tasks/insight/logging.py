@@ -33,7 +33,7 @@ EVALUATED = {
 
 
 def step_line(row: Mapping[str, Any], steps: int | None = None, left_s: float | None = None) -> str:
-    """One row of metrics.jsonl, of a step or an evaluation, as a compact line; keys that the row lacks are left out."""
+    """One row of metrics.jsonl, of a step or an evaluation, as a compact line."""
     if not is_eval_row(dict(row)):
         left = [] if left_s is None else [f"{duration(left_s)} left"]
         return "  ".join([f"step {row['step']:>4}" + (f"/{steps}" if steps else ""), *line_texts(row), *left])
@@ -45,11 +45,9 @@ def step_line(row: Mapping[str, Any], steps: int | None = None, left_s: float | 
 
 
 class _EarlyLines(logging.Handler):
-    """The newest lines of what is logged before there is a logs.log."""
-
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.records: deque[logging.LogRecord] = deque(maxlen=1000)
+        self.records: deque[logging.LogRecord] = deque(maxlen=1000)  # the newest
 
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record)
@@ -121,12 +119,10 @@ class RunLogger:
         return notices
 
     def log_groups(self, scored: pl.DataFrame, clone_groups: int) -> None:
-        """Logs the rewards of each group (the completions of one problem) of a step, and warns of completions that
-        count for nothing and of groups that the update left out. `scored` has a row per completion. `clone_groups` is
-        the number of groups whose completions are all the same, token for token."""
-        # Finding out which groups these are takes a pass over every token: done only if there are some.
+        """Logs the rewards of each group of a step (`scored`: a row per completion), and warns of what the update left
+        out. In `clone_groups` groups all completions are the same."""
         clone_sizes: dict[int, int] = {}
-        if clone_groups:
+        if clone_groups:  # which these are takes a pass over every token
             clone_sizes = dict(group_repeats(scored).filter("clones").select("group_index", "n").iter_rows())
         reward, has_reward = pl.col("reward"), pl.col("reward").is_not_null()
         groups = scored.group_by("group_index", maintain_order=True).agg(
@@ -185,9 +181,9 @@ def setup_logging(
 ) -> RunLogger:
     """Opens logs.log and the trackers of the run in `log_dir` (created if missing); returns the run's logger, whose
     owner closes it. It sends each row of metrics to `sink` (default: appends it to metrics.jsonl) and to all trackers:
-    those of which `trackers` names a project (ConfigError if the package is missing), and an OTLP collector and a
-    Prometheus endpoint if the environment names them. Trackers also get recorded rows that they lack. `config` is the
-    run's, for logs.log and trackers. With `advise` it warns of problems that rows show, recorded ones too."""
+    those of which `trackers` names a project (ConfigError if the package is missing), and those that the environment
+    names. Trackers also get recorded rows that they lack. With `advise` it warns of problems that rows show, recorded
+    ones too."""
     folder = private_folder(Path(log_dir))
     trackers = trackers or Trackers()
     projects = {name: project for name in TRACKERS if (project := getattr(trackers, name)) is not None}

@@ -23,8 +23,7 @@ PROFILED = ("pass_rates", "samples")
 """The queries that an unprofiled pool has no answer to."""
 
 _SAMPLED = f"n_samples - coalesce({N_FROM_RUN}, 0)"
-"""SQL for a problem's graded completions that were sampled for the profile. With `from_run`, `n_samples` also counts
-what the run's rollouts are worth."""
+"""A problem's completions that were sampled for the profile: with `from_run`, `n_samples` also counts rollouts."""
 
 # fmt: off
 # Before a LIMIT, the order ends with the row's key: ties would be cut another way each time. Joining with the maximum

@@ -8,22 +8,8 @@ import polars as pl
 from markupsafe import Markup
 
 from coderl_tasks.evaluation.paired import MOST_IN_COMMON
-from coderl_tasks.insight import shown_metrics
-from coderl_tasks.insight.drawing import (
-    CHARACTER,
-    HALF,
-    Plot,
-    axis_below,
-    circle,
-    extent,
-    in_columns,
-    legend,
-    line,
-    number,
-    short_name,
-    text,
-    ticks,
-)
+from coderl_tasks.insight import drawing, shown_metrics
+from coderl_tasks.insight.drawing import CHARACTER, HALF, Plot, circle, line, number, short_name, text, ticks
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.shown_metrics import CORRECT, KL, KL_NOISE, SECONDS, SHOWN, SIGNAL
 from coderl_tasks.insight.tables import Estimate
@@ -66,7 +52,8 @@ def history_plot(run: RunRecord) -> Plot:
         rewards = run.metrics["mean_reward"].drop_nulls()
         span = f", mean reward from {rewards[0]:.2f} to {rewards[-1]:.2f}" if len(rewards) else ""
         alt = f"Training history: {len(run.metrics)} steps{span}."
-    return in_columns([_small(title, panel) for title, panel in _panels_of(run).items() if panel.ends()], 2, alt)
+    drawn = [_small(title, panel) for title, panel in _panels_of(run).items() if panel.ends()]
+    return drawing.in_columns(drawn, 2, alt)
 
 
 def history_plots(run: RunRecord) -> dict[str, Plot]:
@@ -105,9 +92,9 @@ def history_pairs(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Plot]
     pairs = []
     for title in dict.fromkeys(title for panels in sides for title in panels if title not in flat):
         drawn = {name: panels[title] for name, panels in zip(names, sides, strict=True) if title in panels}
-        scale = extent([end for panel in drawn.values() for end in panel.ends()], panel_of(title).limits)
+        scale = drawing.extent([end for panel in drawn.values() for end in panel.ends()], panel_of(title).limits)
         headed = (replace(panel, heading=f"{name}: {panel.heading}", limits=scale) for name, panel in drawn.items())
-        pairs.append(in_columns([_small(title, panel) for panel in headed], len(runs), title))
+        pairs.append(drawing.in_columns([_small(title, panel) for panel in headed], len(runs), title))
     return pairs
 
 
@@ -141,7 +128,6 @@ def _series(title: str, metrics: pl.DataFrame) -> list[Series]:
 
 
 def curve(metrics: pl.DataFrame, name: str, label: str) -> Series:
-    """The metric `name` over the steps, without points if it was not recorded."""
     if not is_recorded(metrics, name):
         return Series(label)
     return Series(label, metrics["step"].to_list(), metrics[name].cast(pl.Float64).to_list())
@@ -188,12 +174,14 @@ def evaluation_marks(
     records: Sequence[EvalRecord], most: int, link: Callable[[EvalRecord], str] | None = None
 ) -> list[Mark]:
     """Pass@1 of evaluations in the panel CORRECT, open for those of clearly fewer problems than `most`."""
-    marks = []
-    for record in records:
-        leads_to, is_open = link(record) if link else None, record.summary["n"] < MOST_IN_COMMON * most
-        (low, high), said = record.interval, evaluation_said(record)
-        marks.append(Mark(record.step, record.pass_at_1, low, high, said, leads_to, "Pass@1", is_open=is_open))
-    return marks
+    return [
+        Mark(
+            *(record.step, record.pass_at_1, *record.interval, evaluation_said(record)),
+            *(link(record) if link else None, "Pass@1"),
+            is_open=record.summary["n"] < MOST_IN_COMMON * most,
+        )
+        for record in records
+    ]
 
 
 def evaluation_said(record: EvalRecord) -> str:
@@ -204,11 +192,10 @@ def evaluation_said(record: EvalRecord) -> str:
 def pass_at_1_plot(
     by_split: Mapping[str, tuple[Estimate, Estimate]], labels: Sequence[str] = ("before", "after")
 ) -> Plot:
-    """Pass@1 of two evaluations on the same problems, with 95% intervals. `by_split` has both estimates overall (`all`,
-    the first key) and per split; `labels` name the two evaluations in the legend."""
+    """Pass@1 of two evaluations on the same problems, overall (`all`, the first key) and per split."""
     colours = ("s5", "s0")
     names, shares = ["overall", *list(by_split)[1:]], list(by_split.values())
-    low, high = extent([end for pair in shares for share in pair for end in (share.low, share.high)])
+    low, high = drawing.extent([end for pair in shares for share in pair for end in (share.low, share.high)])
     top, row_height = 34, 60
     left = round(16 + CHARACTER * max(len(short_name(name)) for name in names))  # the widest name fits
     bottom = top + row_height * len(names)
@@ -216,8 +203,8 @@ def pass_at_1_plot(
     def x(value: float) -> float:
         return left + (value - low) / (high - low) * (HALF - 12 - left)
 
-    parts = [text(0, 12, "Pass@1", "heading"), legend(dict(zip(labels, colours, strict=True)), HALF, 12)]
-    parts.append(axis_below(ticks(low, high, 4), ".0%", x, top, bottom))
+    parts = [text(0, 12, "Pass@1", "heading"), drawing.legend(dict(zip(labels, colours, strict=True)), HALF, 12)]
+    parts.append(drawing.axis_below(ticks(low, high, 4), ".0%", x, top, bottom))
     for row, (name, pair) in enumerate(zip(names, shares, strict=True)):
         middle = top + row_height * (row + 0.5)
         parts.append(text(left - 8, middle + 4, short_name(name), "name end"))
@@ -225,9 +212,8 @@ def pass_at_1_plot(
         for share, colour, y, y_text in zip(
             pair, colours, (middle - 8, middle + 8), (middle - 15, middle + 23), strict=True
         ):
-            rate = share.value
             parts.append(line(f"interval {colour}", x(share.low), y, x(share.high), y))
-            parts.append(circle(colour, x(rate), y, 4.5))
-            parts.append(text(x(rate), y_text, f"{rate:.1%}", "name middle"))
+            parts.append(circle(colour, x(share.value), y, 4.5))
+            parts.append(text(x(share.value), y_text, f"{share.value:.1%}", "name middle"))
     alt = f"Pass@1 from {shares[0][0].value:.1%} to {shares[0][1].value:.1%}."
     return Plot(Markup().join(parts), HALF, bottom + 24, alt)

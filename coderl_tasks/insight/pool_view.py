@@ -1,5 +1,4 @@
-"""What people see of a curation: what each stage dropped and left, what sampling cost, what the pool is made of, as
-numbers, tables and plots; with them the report's page and the markdown of the artifact."""
+"""What people see of a curation: what each stage dropped, what sampling cost, what the pool is made of."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,9 +23,7 @@ FIXED_SAMPLES = 16
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One problem: its name (or its row, if it never became one), why it is here, its statement."""
-
-    name: str
+    name: str  # of the problem, or of its row if it never became one
     split: str
     detail: str
     statement: str
@@ -34,8 +31,6 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why `dropped` problems were dropped at a stage, with at most EXAMPLES of them."""
-
     reason: str
     dropped: int
     examples: tuple[Example, ...]
@@ -80,7 +75,7 @@ def several_answer_suspects(curation: CurationRecord) -> pl.DataFrame:
 def with_inferred_comparator(curation: CurationRecord) -> pl.DataFrame:
     """The pool's problems with an inferred comparator, with the columns that `examples` takes."""
     if not len(curation.pool):
-        return pl.DataFrame()
+        return curation.pool  # perhaps without columns
     detail = pl.format("{}: {}", "comparator", "comparator_from")
     return curation.pool.filter(pl.col("comparator_from").is_not_null()).with_columns(detail=detail)
 
@@ -108,8 +103,7 @@ def _parts(frame: pl.DataFrame, column: str, order: Sequence[str] = ()) -> list[
 
 @dataclass(frozen=True, slots=True)
 class MakeUp:
-    """Problems of a split, or of all, in the pool: `counts` by difficulty, in the order of DIFFICULTIES. Of each,
-    `wrong_labels` labels are expected to be wrong, by their probabilities."""
+    """Problems of a split, or of all: `counts` by DIFFICULTIES, of which so many `wrong_labels` are expected."""
 
     split: str
     counts: tuple[int, ...]
@@ -120,13 +114,13 @@ class MakeUp:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What profiling a split, or all, took: graded completions, tokens sampled, and their cost if prices were given."""
+    """What profiling a split, or all, took."""
 
     split: str
     problems: int
-    samples: int
+    samples: int  # graded completions
     tokens: int
-    cost: float | None
+    cost: float | None  # if prices were given
 
     @property
     def share(self) -> float:
@@ -143,11 +137,6 @@ def make_up(pool: pl.DataFrame) -> list[MakeUp]:
     return rows
 
 
-def is_profiled(pool: pl.DataFrame) -> bool:
-    """Whether pass rates are known: with profile_mode=none they are null."""
-    return "pass_rate" in pool.columns and bool(pool["pass_rate"].count())
-
-
 def note_on_generated_tests(pool: pl.DataFrame) -> str:
     """How many tests of a pool `strengthen` has generated; empty if none."""
     generated = pool["tests_generated"] if "tests_generated" in pool.columns else pl.Series([0])
@@ -158,7 +147,6 @@ def note_on_generated_tests(pool: pl.DataFrame) -> str:
 
 
 def note_on_labels(rows: Sequence[MakeUp]) -> str:
-    """What the numbers in brackets of `make_up_table` mean; empty if it has none."""
     has_brackets = bool(rows) and any(rows[-1].wrong_labels)  # the last row is of all splits
     return "In brackets: how many of these labels are expected to be wrong, by their probabilities." * has_brackets
 
@@ -198,32 +186,27 @@ def _by_split(frame: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
 
 def drops_table(rows: Sequence[Remaining]) -> Table[tuple[Remaining, Reason]]:
     """What was dropped at each stage and why; a stage is named at its first reason, what it left at its last."""
-    return Table(
-        (
-            Column("stage", lambda row: row[0].stage if row[1] is row[0].reasons[0] else ""),
-            Column("reason", lambda row: row[1].reason),
-            Column("dropped", lambda row: row[1].dropped, ",", "num"),
-            Column("left after the stage", lambda row: f"{row[0].left:,}" * (row[1] is row[0].reasons[-1]), "", "num"),
-        ),
-        [(row, reason) for row in rows for reason in row.reasons],
-    )
+    columns: list[Column[tuple[Remaining, Reason]]] = [
+        Column("stage", lambda row: row[0].stage if row[1] is row[0].reasons[0] else ""),
+        Column("reason", lambda row: row[1].reason),
+        Column("dropped", lambda row: row[1].dropped, ",", "num"),
+        Column("left after the stage", lambda row: f"{row[0].left:,}" * (row[1] is row[0].reasons[-1]), "", "num"),
+    ]
+    return Table(columns, [(row, reason) for row in rows for reason in row.reasons])
 
 
 def spending_table(rows: Sequence[Spending]) -> Table[Spending]:
-    cost: tuple[Column[Spending], ...] = (Column("cost", lambda row: row.cost or 0.0, ".2f", "num"),)
-    return Table(
-        (
-            Column("split", lambda row: row.split),
-            Column("problems", lambda row: row.problems, ",", "num"),
-            Column("samples", lambda row: row.samples, ",", "num"),
-            Column(f"fixed {FIXED_SAMPLES}", lambda row: FIXED_SAMPLES * row.problems, ",", "num"),
-            Column("share", lambda row: row.share, ".0%", "num"),
-            Column("tokens", lambda row: row.tokens, ",", "num"),
-            *(cost if rows and rows[-1].cost is not None else ()),
-        ),
-        rows,
-        "dense",
-    )
+    columns: list[Column[Spending]] = [
+        Column("split", lambda row: row.split),
+        Column("problems", lambda row: row.problems, ",", "num"),
+        Column("samples", lambda row: row.samples, ",", "num"),
+        Column(f"fixed {FIXED_SAMPLES}", lambda row: FIXED_SAMPLES * row.problems, ",", "num"),
+        Column("share", lambda row: row.share, ".0%", "num"),
+        Column("tokens", lambda row: row.tokens, ",", "num"),
+    ]
+    if rows and rows[-1].cost is not None:
+        columns.append(Column("cost", lambda row: row.cost or 0.0, ".2f", "num"))
+    return Table(columns, rows, "dense")
 
 
 def make_up_table(rows: Sequence[MakeUp]) -> Table[MakeUp]:
@@ -247,8 +230,7 @@ def solution_status_table(solutions: pl.DataFrame) -> Table[tuple[str, int]]:
 
 
 def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = None, width: int = FULL) -> Plot:
-    """A histogram of the pass rates in a profile table, stacked by split: each count is the number of problems expected
-    there, by their posteriors. `band`, the lowest and highest pass rate that are kept, is shaded."""
+    """A histogram of the problems expected at each pass rate, stacked by split; `band`, the rates kept, is shaded."""
     bins = POSTERIOR_BINS
     return columns_of_bars(
         "Pass rate of the base model",
@@ -268,15 +250,10 @@ def expected_counts(profile: pl.DataFrame) -> np.ndarray:
 
 
 def funnel_plot(rows: Sequence[Remaining]) -> Plot:
-    """Bars of the problems left after each stage, and of those that it dropped, up to the end of the bar before."""
-    bars = [
-        BarRow(
-            row.stage,
-            ((row.left, "s0"), (row.dropped, "s4 faint")),
-            f"{row.left:,}" + (f" ({row.dropped:,} dropped)" * bool(row.dropped)),
-        )
-        for row in rows
-    ]
+    bars = []
+    for row in rows:
+        behind = f"{row.left:,}" + (f" ({row.dropped:,} dropped)" * bool(row.dropped))
+        bars.append(BarRow(row.stage, ((row.left, "s0"), (row.dropped, "s4 faint")), behind))
     alt = f"Problems left after each stage: {', '.join(f'{row.stage} {row.left}' for row in rows)}."
     return rows_of_bars("Problems left after each stage", bars, alt)
 
@@ -294,23 +271,24 @@ def samples_plot(profile: pl.DataFrame) -> Plot:
     )
 
 
+def is_profiled(pool: pl.DataFrame) -> bool:
+    """Whether pass rates are known: with profile_mode=none they are null."""
+    return "pass_rate" in pool.columns and bool(pool["pass_rate"].count())
+
+
 def difficulty_plot(pool: pl.DataFrame) -> Plot:
     """Bars by split, stacked by difficulty, of the problems expected: the sum of the labels' probabilities."""
     colours: dict[str, str] = dict(zip(DIFFICULTIES, ("s4", "s1", "s2"), strict=True))
-    rows = [
-        BarRow(
-            short_name(split), [(float(part[f"{name}_probability"].sum()), colour) for name, colour in colours.items()]
-        )
-        for split, part in _by_split(pool)[:-1]
-    ]
+    rows = []
+    for split, part in _by_split(pool)[:-1]:
+        sums = [(float(part[f"{name}_probability"].sum()), colour) for name, colour in colours.items()]
+        rows.append(BarRow(short_name(split), sums))
     alt = f"The pool's {len(pool)} problems by split and difficulty."
     return rows_of_bars("Pool, as expected", rows, alt, colours, HALF)
 
 
 def pool_page(curation: CurationRecord) -> dict[str, Any]:
-    """The variables of the template pool.html.j2, which lays out the page of a curation: numbers, `Table`s and `Plot`s
-    about the pool that was kept, the problems that each stage dropped, and the profile (sampled pass rates). A variable
-    is None or empty where the curation has nothing for it, as without a profile."""
+    """The variables of the template pool.html.j2, None or empty where the curation has nothing, as no profile."""
     pool, profile = curation.pool, curation.profile
     stages = funnel(curation)
     spent, splits = spending(profile), make_up(pool)  # a row per split; the last row of each is of all splits
@@ -353,8 +331,7 @@ def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def pool_markdown(curation: CurationRecord) -> str:
-    """A curation as markdown: what each stage dropped, with examples, the profile (sampled pass rates), and the pool.
-    Parts that the curation does not have, such as a profile, are left out."""
+    """A curation as markdown, without the parts that it does not have, such as a profile."""
     pool, profile, n_dropped = curation.pool, curation.profile, len(curation.dropped)
     stages = funnel(curation)  # the first row is of all problems read
     parts: list[Plot | Table[Any] | str | None] = [
@@ -383,11 +360,10 @@ def pool_markdown(curation: CurationRecord) -> str:
 
 def _example_section(title: str, shown: Sequence[Example]) -> list[str]:
     """A heading and a list of problems; nothing without a problem."""
-    return [f"## {markdown_text(title)}", "\n".join(map(_example_line, shown))] if shown else []
-
-
-def _example_line(example: Example) -> str:
-    beginning = " ".join(example.statement.split())[:EXCERPT_CHARS]
-    line = f"- **{markdown_text(example.name)}** ({markdown_text(example.split)})"
-    line += f" {markdown_text(example.detail)}" if example.detail else ""
-    return line + (f": {markdown_text(beginning)}" if beginning else "")
+    lines = []
+    for example in shown:
+        beginning = " ".join(example.statement.split())[:EXCERPT_CHARS]
+        line = f"- **{markdown_text(example.name)}** ({markdown_text(example.split)})"
+        line += f" {markdown_text(example.detail)}" if example.detail else ""
+        lines.append(line + (f": {markdown_text(beginning)}" if beginning else ""))
+    return [f"## {markdown_text(title)}", "\n".join(lines)] if lines else []

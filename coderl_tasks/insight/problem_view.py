@@ -1,8 +1,5 @@
-"""One problem of a run: its statement, how often it was solved, and at which test its completions failed.
-
-A run records what a program gave in the first test that failed, and never what the test expects: input and expected
-output are read where the problems lie (the pool, or the data set that was evaluated on).
-"""
+"""One problem of a run: its statement, how often it was solved, and at which test its completions failed. A run never
+records what a test expects: input and expected output are read where the problems lie."""
 
 import difflib
 import re
@@ -11,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 from huggingface_hub import try_to_load_from_cache
@@ -39,10 +36,8 @@ from coderl_tasks.settings.setting import PROGRAMS
 from coderl_tasks.untrusted_text import printable, printable_lines
 
 MOST_LINES, MOST_CHARS = 40, 2000  # printed of a statement, a program or a test, unless all is asked for
-NO_VALUE = "no JSON value"
-"""The difference of a call that returned none."""
-_COUNTS = re.compile(r"^(line \d+, )?(lines|tokens)(?=: expected \d+, got \d+$)")
-"""A difference of which only the numbers are known."""
+NO_VALUE = "no JSON value"  # the difference of a call that returned none
+_COUNTS = re.compile(r"^(line \d+, )?(lines|tokens)(?=: expected \d+, got \d+$)")  # of which only the numbers are known
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -64,8 +59,7 @@ def failed_test(row: Mapping[str, Any], problem: Problem | None) -> dict[str, An
 
 
 def _difference(problem: Problem, expected: str, got: str | None) -> str | None:
-    """How `got`, the recorded output of a wrong program, differs from `expected`, in the comparator's words; None where
-    that cannot be said. Of an output of more than SHOWN_CHARS characters a run records the beginning only."""
+    """How `got`, of which a run records SHOWN_CHARS characters, differs from `expected`; None where nobody can say."""
     compare = comparator(problem.comparator)
     if problem.kind == "call":  # a function's value, as JSON: one that was cut cannot be parsed
         if got is None or len(got) > SHOWN_CHARS:
@@ -80,8 +74,7 @@ def _difference(problem: Problem, expected: str, got: str | None) -> str | None:
         return compare.text(expected, got.encode("utf-8", "surrogatepass"))
     if problem.comparator in UNORDERED:
         return None  # lines may come in any order: a part of them shows no difference
-    # Compare as many whole lines (of a single line: whole words) as the recorded beginning has. The cut may be within
-    # one, which would differ for that reason alone.
+    # As many whole lines (of a single line: words) as the beginning has: the cut may be within one.
     beginning = got[:SHOWN_CHARS]
     separator = "\n" if "\n" in beginning else " "
     whole = beginning.rpartition(separator)[0]
@@ -92,8 +85,8 @@ def _difference(problem: Problem, expected: str, got: str | None) -> str | None:
 
 
 def pool_file(config: Mapping[str, Any], others: Collection[Path] = ()) -> Path:
-    """The file of a run's pool: where its `config` names it, else that of a pool with the content that the run
-    recorded, among the folders `others` and those that `coderl pools` lists. ConfigError says where it looked."""
+    """The file of a run's pool: where its `config` names it, else that of a pool with the recorded content, among the
+    folders `others` and those that `coderl pools` lists. ConfigError says where it looked."""
     recorded = str(config.get("pool") or "")
     if not recorded:  # find_local takes "" for this folder
         raise ConfigError("the run recorded no pool")
@@ -113,8 +106,8 @@ def pool_file(config: Mapping[str, Any], others: Collection[Path] = ()) -> Path:
 
 
 def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: bool) -> dict[str, Problem]:
-    """The problems `ids`, by id, from the training pool that a run's `config` names or, if `evaluated`, from its
-    benchmarks or evaluation data, as far as they are still there. Raises CoderlError if these cannot be read."""
+    """Those of `ids` that are still there, by id, in a run's pool or, if `evaluated`, in its benchmarks or evaluation
+    data. Raises CoderlError if these cannot be read."""
     if not evaluated:
         file = pool_file(config)
         try:
@@ -173,26 +166,24 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ProblemView:
-    """A problem of a run. `profiled` are right and graded completions of the pool's profile. `completions` are those of
-    `place`: columns of ROLLOUT_SCHEMA without tokens, their number, and as `failed_test` what `failed_test` says.
-    `missing` says why the tests are not at hand, None where they are."""
+    """A problem of a run. `completions` are those of `place`: columns of ROLLOUT_SCHEMA without tokens, their number,
+    and as `failed_test` what `failed_test` says."""
 
     problem_id: str
     split: str
     environment: str
     statement: str
-    profiled: tuple[int, int] | None
+    profiled: tuple[int, int] | None  # right and graded completions of the pool's profile
     places: list[Place]
     place: Place
     completions: list[dict[str, Any]]
-    missing: str | None
+    missing: str | None  # why the tests are not at hand
 
 
 def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: str | None = None) -> ProblemView:
-    """One problem of the run in `path`, as `coderl show` prints it. `wanted` names it by its id, the id's start, or
-    words of the statement. The view counts the problem's completions per place (a step or an evaluation), and has the
-    completions themselves of one place: `step` or `evaluation`, by default the last step with the problem, else the
-    newest evaluation. Raises ConfigError, which lists the choices, if nothing or several problems match."""
+    """One problem of the run in `path`: `wanted` names it by its id, the id's start, or words of the statement. Shown
+    are its completions of a `step` or an `evaluation`, by default of the last step with the problem, else of the newest
+    evaluation. Raises ConfigError, which lists the choices, if nothing or several problems match."""
     run = load_run(path)
     if evaluation is not None and evaluation not in run.evals:
         names = ", ".join(run.evals) or "none"
@@ -212,10 +203,17 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
     )
     places = [Place(**row) for row in counted.iter_rows(named=True)]
     place = _chosen_place(places, problem_id, step, evaluation)
-    rows, config = _rollouts_at(run, problem_id, place)
+    if place.evaluation is None:
+        file = StepJournal(run.path, place.step).files["scored"]
+    else:
+        file = run.path / "evals" / place.evaluation / "rollouts.parquet"
+    if not file.is_file():
+        raise ConfigError(f"{file} is not there: the rollouts of {place.name} were removed")
+    rows = scan_parquet(file, ROLLOUT_SCHEMA).filter(problem_id=problem_id).sort(ORDER).collect().to_dicts()
     problem, missing = None, None  # `missing` says why tests cannot be shown
     try:
-        problem = problems_of(config, {problem_id}, evaluated=place.evaluation is not None).get(problem_id)
+        config, is_evaluated = run.config_of(place.evaluation), place.evaluation is not None
+        problem = problems_of(config, {problem_id}, evaluated=is_evaluated).get(problem_id)
         if problem is None:
             missing = "the problem is not there any more"
         elif {row["tests_total"] for row in rows} - {None, len(problem.tests)}:  # None: it was not graded
@@ -248,7 +246,7 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
 
 
 def labelled_messages(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The model's answers and the environment's replies in order, each with its label (of a single answer: empty)."""
+    """The model's answers and the environment's replies, each with its label (of a single answer: empty)."""
     turns, parts = row["turns"] or [], []
     for number, (turn, following) in enumerate(pairwise(turns), start=1):
         parts += [(f"answer {number}", turn["text"]), ("reply", following["environment_text"])]
@@ -256,8 +254,7 @@ def labelled_messages(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def print_problem(view: ProblemView, console: Console, *, full: bool = False) -> None:
-    """Prints a problem, its pass rate at each place (a step or an evaluation), and its completions at one of these.
-    Completions with one program and verdict are printed once. Long texts are cut unless `full`."""
+    """Completions with one program and verdict are printed once. Long texts are cut unless `full`."""
     console.print(Text(printable(f"{view.problem_id}  ({view.split})"), "bold"), soft_wrap=True)
     if view.profiled is not None:
         passed, graded = view.profiled
@@ -278,42 +275,28 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
     render_frame(pl.DataFrame(table, infer_schema_length=None), console)  # None: types from all rows
     if view.missing is not None and any(row["failed_test"] for row in view.completions):
         console.print(Text(f"Inputs and expected outputs are not shown: {printable(view.missing)}", "yellow"))
-    positions_by_answer: dict[_Answer, list[int]] = {}
+    # What completions that are printed once have in common: the last answer, the verdict, the answers before.
+    positions_by_answer: dict[tuple[str, str | None, tuple[str, ...]], list[int]] = {}
     for position, row in enumerate(view.completions):
-        positions_by_answer.setdefault(_answer(row, view.environment), []).append(position)
+        # The program as it ran. In other environments `code` is only the answer, so the whole completion is shown.
+        program = row["code"] if view.environment in PROGRAMS else None
+        earlier = tuple(turn["text"] for turn in (row["turns"] or [])[:-1])
+        answer = (program or row["completion"], row["verdict"], earlier)
+        positions_by_answer.setdefault(answer, []).append(position)
     # Failures first: readers look for those.
-    for answer, same in sorted(positions_by_answer.items(), key=lambda item: item[0].verdict == Verdict.PASSED):
+    for (text, verdict, _), same in sorted(positions_by_answer.items(), key=lambda item: item[0][1] == Verdict.PASSED):
         named = f"Completion{'s' if len(same) > 1 else ''} {', '.join(numbers[position] for position in same)}"
-        _print_heading(f"{named}: {answer.verdict or 'not graded'}", console)
-        _print_completion(view.completions[same[0]] | {"completion": answer.text}, console, full=full)
-
-
-class _Answer(NamedTuple):
-    """What completions that are printed once have in common."""
-
-    text: str
-    verdict: str | None
-    earlier: tuple[str, ...]  # the answers of the turns before the last
-
-
-def _answer(row: Mapping[str, Any], environment: str) -> _Answer:
-    # The program as it ran. In other environments `code` is only the answer, so the whole completion is shown.
-    program = row["code"] if environment in PROGRAMS else None
-    earlier = tuple(turn["text"] for turn in (row["turns"] or [])[:-1])
-    return _Answer(program or row["completion"], row["verdict"], earlier)
-
-
-def _print_completion(row: Mapping[str, Any], console: Console, *, full: bool) -> None:
-    """Prints the messages of a rollout, and the test that it failed or why it has no grade."""
-    for label, text in labelled_messages(row):
-        _print_text(text or "(empty)", console, label, full=full)
-    if (failed := row["failed_test"]) is not None:
-        console.print(Text(f"  test {failed['index']}"))
-        for label in ("input", "expected", "got", "difference", "error"):
-            if failed[label] is not None:
-                _print_text(failed[label] or "(empty)", console, label, full=full)
-    elif row["reason"]:  # no test failed: no code, say, or no grade
-        _print_text(row["reason"], console, "error", full=full)
+        _print_heading(f"{named}: {verdict or 'not graded'}", console)
+        row = view.completions[same[0]] | {"completion": text}
+        for label, message in labelled_messages(row):
+            _print_text(message or "(empty)", console, label, full=full)
+        if (failed := row["failed_test"]) is not None:
+            console.print(Text(f"  test {failed['index']}"))
+            for label in ("input", "expected", "got", "difference", "error"):
+                if failed[label] is not None:
+                    _print_text(failed[label] or "(empty)", console, label, full=full)
+        elif row["reason"]:  # no test failed: no code, say, or no grade
+            _print_text(row["reason"], console, "error", full=full)
 
 
 def _print_heading(title: str, console: Console) -> None:
@@ -455,18 +438,6 @@ def _chosen_place(places: Sequence[Place], problem_id: str, step: int | None, ev
         there = ", ".join(place.name for place in places)
         raise ConfigError(f"problem {problem_id} is not in {asked}; it is in: {there}")
     return chosen
-
-
-def _rollouts_at(run: RunRecord, problem_id: str, place: Place) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-    """The rollouts of a problem at a place, and the settings that say where its problems lie."""
-    if place.evaluation is None:
-        file = StepJournal(run.path, place.step).files["scored"]
-    else:
-        file = run.path / "evals" / place.evaluation / "rollouts.parquet"
-    if not file.is_file():
-        raise ConfigError(f"{file} is not there: the rollouts of {place.name} were removed")
-    scan = scan_parquet(file, ROLLOUT_SCHEMA)
-    return scan.filter(problem_id=problem_id).sort(ORDER).collect().to_dicts(), run.config_of(place.evaluation)
 
 
 def _pass_rate_row(place: Place) -> dict[str, Any]:

@@ -1,9 +1,6 @@
 """Metrics for Prometheus, at CODERL_METRICS: [HOST:]PORT (by default on 127.0.0.1), or the path of a folder, in which
-each process keeps a file NAME-PID.prom.
-
-A run has those of its newest step (`insight.trackers`). `coderl up` has its pool's flow runs by state, its workers, how
-many runs were begun again, and the metrics of the runs that it works on.
-"""
+each process keeps a file NAME-PID.prom. A run has those of its newest step (`insight.trackers`), `coderl up` those of
+its workers and of their runs."""
 
 import logging
 import os
@@ -28,10 +25,10 @@ Collect = Callable[[], "Iterable[Metric]"]
 
 
 class Endpoint:
-    """Serves what `collect` returns, in threads of its own, until it is closed."""
+    """Serves what `collect` returns, in threads of its own, until it is closed. Raises ConfigError for an address that
+    cannot be used, or a port that is taken."""
 
     def __init__(self, address: str, collect: Collect) -> None:
-        """Raises ConfigError for an address that cannot be used, or a port that is taken."""
         from prometheus_client import start_http_server
 
         host, _, port = address.rpartition(":")
@@ -96,7 +93,6 @@ def registry_of(collect: Collect) -> "CollectorRegistry":
 
 
 def published(address: str, name: str, collect: Collect) -> Endpoint | TextFile:
-    """What `collect` returns, at an address or in a file of a folder, until it is closed. Raises as Endpoint does."""
     if "/" in address:
         return TextFile(Path(address) / f"{name}-{os.getpid()}.prom", collect)
     return Endpoint(address, collect)
@@ -108,21 +104,18 @@ def gauge(
     """A gauge of one value, or of one for each value of the label `by`."""
     from prometheus_client.core import GaugeMetricFamily
 
-    name = "coderl_" + re.sub(r"\W", "_", name)
-    if isinstance(value, Mapping):
-        family = GaugeMetricFamily(name, words, labels=[*labels, by])
-        for key, number in value.items():
-            family.add_metric([*labels.values(), key], number)
-        return family
-    family = GaugeMetricFamily(name, words, labels=[*labels])
-    family.add_metric([*labels.values()], value)
+    values = {(key,): number for key, number in value.items()} if isinstance(value, Mapping) else {(): value}
+    names = [*labels, by] if isinstance(value, Mapping) else [*labels]
+    family = GaugeMetricFamily("coderl_" + re.sub(r"\W", "_", name), words, labels=names)
+    for key, number in values.items():
+        family.add_metric([*labels.values(), *key], number)
     return family
 
 
 @contextmanager
 def publishing(name: str, collect: Collect) -> Iterator[dict[str, str]]:
-    """Publishes what `collect` returns while the block lasts, if VARIABLE asks for it. Yields what the environment of
-    other processes needs so that theirs is published with it. ConfigError if the address cannot be used."""
+    """Publishes what `collect` returns while the block lasts, if VARIABLE asks for it. Yields the environment of other
+    processes that are published with it. ConfigError if the address cannot be used."""
     address = os.environ.get(VARIABLE)
     with ExitStack() as stack:
         others: dict[str, str] = {}

@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.text import Text
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, PROFILED, NamedQuery
-from coderl_tasks.insight.record import CURATION_SCHEMAS, FLOAT, INT, TEXT, EvalRecord, is_curation, is_run, load_evals
+from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, PROFILED
+from coderl_tasks.insight.record import CURATION_SCHEMAS, FLOAT, INT, TEXT, is_curation, is_run, load_evals
 from coderl_tasks.insight.tables import Output, plain_table, render_frame, write_frame
 from coderl_tasks.journal.atomic import output_file, read_json, read_rows
 from coderl_tasks.journal.run_directory import is_eval_row, metrics_rows
@@ -49,7 +49,7 @@ EVAL_SCHEMA: Schema = {
     "infra_errors": INT, "temperature": FLOAT, "max_tokens": INT, "policy": TEXT, "taken_from": TEXT,
     "compare_to": TEXT, "difference": FLOAT, "difference_low": FLOAT, "difference_high": FLOAT,
 }  # fmt: skip
-ROW_SCHEMAS: dict[str, Schema] = {
+ROW_SCHEMAS: dict[str, Schema] = {  # the views that are read into memory, and their columns
     "metrics": METRICS_SCHEMA,
     "checkpoints": {"name": TEXT, "step": INT, "dataset_offset": INT, "state_path": TEXT, "sampler_path": TEXT},
     "updates": {
@@ -59,15 +59,13 @@ ROW_SCHEMAS: dict[str, Schema] = {
     "evals": EVAL_SCHEMA,
     "eval_splits": {"eval": TEXT, "step": INT, "split": TEXT, **SHARE_SCHEMA},
 }  # fmt: skip
-"""The views that are read into memory, and their columns."""
-FILE_VIEWS: dict[str, tuple[str, Schema]] = {
+FILE_VIEWS: dict[str, tuple[str, Schema]] = {  # where their files are in a directory, and their columns
     "rollouts": ("steps/*/scored.parquet", ROLLOUT_SCHEMA),
     "trainer": (f"steps/*/{TRAINER_FILE}", TRAINER_SCHEMA),
     "eval_rollouts": ("evals/*/rollouts.parquet", {"eval": TEXT} | ROLLOUT_SCHEMA),
     **{name: (f"{name}.parquet", schema) for name, schema in CURATION_SCHEMAS.items()},
     "profile": ("profile.parquet", CURATION_SCHEMAS["profile"] | {N_FROM_RUN: INT}),
 }
-"""The views of parquet files: where these are in a directory, and their columns."""
 VIEWS = ("rollouts", "outcomes", "trainer", "eval_rollouts", *ROW_SCHEMAS, *CURATION_SCHEMAS)
 
 
@@ -87,13 +85,13 @@ def find_directories(path: Path) -> list[Path]:
 
 
 _EXTERNAL = "--external-access lets SQL read and write files, load extensions and change settings"
+_NO_PATH = "name a run directory, a curation directory or a folder of them (--list: the named queries)"
 
 
 def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool = False) -> Connection:
-    """An in-memory DuckDB connection with views over the tables of `path` (a run, a curation, or a folder of them): the
-    views that `sql` names, or all if it names none. `steps`, if given, is SQL that selects `run` and `step`, and limits
-    the view `rollouts` to these steps. Without `external_access`, DuckDB can afterwards open only the views' files;
-    `query` prevents that COPY replaces one of them."""
+    """An in-memory DuckDB connection with the views over `path` that `sql` names, or all if it names none. `steps` is
+    SQL for the `run` and `step` that the view `rollouts` is limited to. Without `external_access`, DuckDB can
+    afterwards open only the views' files; `query` prevents that COPY replaces one of them."""
     # Views take the run's name from each file's path, so `.` and links must be resolved.
     directories = [directory.resolve() for directory in find_directories(path)]
     # In memory: nothing is written beside a run in progress, and nothing becomes stale.
@@ -104,7 +102,7 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
     for view in sorted(named, key=VIEWS.index, reverse=True):  # `rollouts` comes last, as `steps` reads other views
         if view in ROW_SCHEMAS:
             rows = [{"run": directory.name} | row for directory in directories for row in _view_rows(view, directory)]
-            _row_table(connection, view, rows, ROW_SCHEMAS[view])  # a table in memory
+            _row_table(connection, view, rows, ROW_SCHEMAS[view])
         elif view == "outcomes":
             read += _outcomes_view(connection, directories)
         else:
@@ -132,22 +130,29 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
 def query(
     path: Path, sql: str | None = None, name: str | None = None, *, external_access: bool = False
 ) -> pl.DataFrame:
-    """The answer of DuckDB over the tables of `path` to either `sql` or the named query `name`; a named query over one
-    directory has no column `run`. SQL can read only these tables, as it is often from somebody else; with
-    `external_access` it may do all that DuckDB can: read and write files, load extensions. ConfigError for a missing
-    run, an unknown name, both or neither of `sql` and `name`, and SQL that DuckDB refuses."""
+    """The answer to either `sql` or the named query `name`, which over one directory has no column `run`. SQL can read
+    the tables of `path` only, unless it has `external_access`. ConfigError for a missing run, an unknown name or one of
+    another kind of directory, both or neither of `sql` and `name`, and SQL that DuckDB refuses."""
     if (sql is None) == (name is None):
         raise ConfigError(f"give either SQL or --name, one of: {', '.join(NAMED_QUERIES)}")
     steps_sql = ""  # SQL for the only steps whose rollouts a named query reads; "": all
     if name is not None:
-        named = _named_query(path, name)
+        if name not in NAMED_QUERIES:
+            raise ConfigError(f"no query is called {name!r}: use one of {', '.join(NAMED_QUERIES)}")
+        named = NAMED_QUERIES[name]
+        if find_directories(path) == [path] and is_curation(path) is not (named.over == CURATION):
+            found = f"--name {name} reads a {named.over}, and {path} is none"
+            raise ConfigError(f"{found}: --list says what each query reads")
         sql, steps_sql = named.sql, named.steps
     assert sql is not None  # given, or the named query's
     # Without this check, `query RUN flips` would be a syntax error in DuckDB's words.
     if sql in NAMED_QUERIES:
         raise ConfigError(f"{sql} is no SQL, but the name of a query: --name {sql}")
+    # With these options COPY writes into a view's file, which DuckDB may open; without, it writes another file first,
+    # which `connect` forbids. The whole text is searched: COPY may be inside WITH, and spaces may be unusual.
+    replaces = "copy" in sql.lower() and any(option in sql.lower() for option in ("overwrite", "use_tmp_file"))
     with connect(path, sql, steps_sql, external_access=external_access) as connection:
-        if _may_replace_files(sql) and not external_access:
+        if replaces and not external_access:
             raise ConfigError(f"COPY with OVERWRITE or USE_TMP_FILE is not run: SQL reads the views alone; {_EXTERNAL}")
         try:
             relation = connection.sql(sql)
@@ -161,24 +166,6 @@ def query(
     return frame.drop("run", strict=False) if is_run_known else frame
 
 
-def _named_query(path: Path, name: str) -> NamedQuery:
-    """The named query `name`. Raises ConfigError if there is none, or if it reads runs and `path` is a curation, or the
-    reverse; a folder of several directories is not refused."""
-    if name not in NAMED_QUERIES:
-        raise ConfigError(f"no query is called {name!r}: use one of {', '.join(NAMED_QUERIES)}")
-    named = NAMED_QUERIES[name]
-    if find_directories(path) == [path] and is_curation(path) is not (named.over == CURATION):
-        raise ConfigError(f"--name {name} reads a {named.over}, and {path} is none: --list says what each query reads")
-    return named
-
-
-def _may_replace_files(sql: str) -> bool:
-    """Whether `sql` may have a COPY option that lets it write into a view's file, which DuckDB may open. Without
-    OVERWRITE and USE_TMP_FILE it writes another file first, which `connect` forbids. The whole text is searched: COPY
-    may be inside WITH or EXPLAIN, and DuckDB accepts unusual spaces."""
-    return "copy" in sql.lower() and any(option in sql.lower() for option in ("overwrite", "use_tmp_file"))
-
-
 def print_query(
     path: Path | None,
     sql: str | None = None,
@@ -189,8 +176,7 @@ def print_query(
     console: Console | None = None,
     external_access: bool = False,
 ) -> None:
-    """Prints what `coderl query` shows: the named queries, the answer to `sql` or to the named query `name` or, without
-    both, the views and their columns. With `external_access`, SQL may also read and write files of the machine."""
+    """Prints the named queries, the answer to `sql` or to the named query `name` or, without both, the views."""
     console = console or Console()
     if output != "table" and (list_names or (sql is None and name is None)):
         raise ConfigError(f"--format {output} is for answers: give SQL or --name")
@@ -202,7 +188,7 @@ def print_query(
             names.add_row(entry.name, entry.over, entry.question)
         console.print(names)
     elif path is None:
-        raise ConfigError("name a run directory, a curation directory or a folder of them (--list: the named queries)")
+        raise ConfigError(_NO_PATH)
     elif sql is None and name is None:
         print_views(path, console)
     else:
@@ -222,7 +208,7 @@ def write_answer(
 ) -> int:
     """Writes the whole answer to `out` in the format of its suffix; returns how many rows. Raises as `query` does."""
     if path is None:
-        raise ConfigError("name a run directory, a curation directory or a folder of them (--list: the named queries)")
+        raise ConfigError(_NO_PATH)
     if out.suffix not in (".parquet", ".csv", ".json"):
         raise ConfigError(f"--out {out}: the file's name ends with .parquet, .csv or .json")
     if not out.absolute().parent.is_dir():
@@ -242,8 +228,8 @@ def write_answer(
 def answer_statements(
     path: Path, lines: Iterable[str], console: Console, *, interactive: bool, external_access: bool = False
 ) -> None:
-    """Answers the statements in `lines`. A semicolon ends each: SQL, a named query (alone on a line it needs none), or
-    nothing for the views. Prints errors and goes on; ConfigError if the last statement does not end."""
+    """Answers the statements in `lines`: SQL, a named query (alone on a line it needs no semicolon), or nothing for the
+    views. Prints errors and goes on; ConfigError if the last statement does not end."""
 
     def prompt(text: str) -> None:
         if interactive:
@@ -260,12 +246,10 @@ def answer_statements(
         *statements, unfinished = (unfinished + line).split(";")
         for statement in map(str.strip, statements):
             try:
-                if not statement:  # a semicolon alone
-                    print_views(path, console)
-                elif statement in NAMED_QUERIES:
+                if statement in NAMED_QUERIES:
                     print_query(path, name=statement, console=console)
                 else:
-                    print_query(path, statement, console=console, external_access=external_access)
+                    print_query(path, statement or None, console=console, external_access=external_access)
             except ConfigError as error:
                 console.print(Text(printable(str(error)), style="red"))
         prompt("... (a semicolon ends the statement) " if unfinished.strip() else "> ")
@@ -291,9 +275,8 @@ def print_views(path: Path, console: Console) -> None:
 def _file_view(
     connection: Connection, name: str, files: list[Path], schema: Schema, *, folders_up_to_run: int
 ) -> list[Path]:
-    """Creates the view `name` over parquet files, or an empty table if there are none, and returns `files`. The view
-    has a column `run`, the name of the folder `folders_up_to_run` above each file (1: its own). `schema` has the
-    columns that the view must have even if no file has them."""
+    """Creates the view `name` over parquet files, with the columns of `schema` even if no file has them, and `run`, the
+    name of the folder `folders_up_to_run` above each file (1: its own). Returns `files`."""
     if not files:  # read_parquet takes no empty list
         _row_table(connection, name, rows=[], schema=schema)
         return files
@@ -342,8 +325,8 @@ def _outcomes_view(connection: Connection, directories: list[Path]) -> list[Path
 
 
 def _row_table(connection: Connection, name: str, rows: list[dict[str, Any]], schema: Schema) -> None:
-    """Creates the table `name`: `run` and the columns of `schema`, even if no row has them (null, as what does not fit
-    a column's type), then others with inferred types. Raises DataError if values of one key fit no column."""
+    """Creates the table `name`: `run` and the columns of `schema` (null where a row lacks one, or has what does not fit
+    its type), then others with inferred types. Raises DataError if values of one key fit no column."""
     try:
         # Types from all rows: by default polars reads the first ones, where a key may be null or missing.
         frame = pl.DataFrame(rows, infer_schema_length=None)
@@ -358,9 +341,7 @@ def _row_table(connection: Connection, name: str, rows: list[dict[str, Any]], sc
 
 
 def _view_rows(view: str, directory: Path) -> list[dict[str, Any]]:
-    """The rows that the run in `directory` has in `view`, a view that is not of parquet files: of its checkpoints, its
-    metrics, its optimizer steps ("updates", only of training steps that have several), its evaluations ("evals"), or
-    these by split ("eval_splits"). The column `run` is the caller's to add."""
+    """The rows of the run in `directory` in a view of ROW_SCHEMAS, without the column `run`."""
     if view == "checkpoints":
         return read_rows(directory / "checkpoints.jsonl")
     metrics = metrics_rows(directory / "metrics.jsonl")
@@ -378,25 +359,16 @@ def _view_rows(view: str, directory: Path) -> list[dict[str, Any]]:
     last_step = max((int(row["step"]) for row in metrics if not is_eval_row(row)), default=-1)  # -1: not trained
     # The final evaluation counts as one of the last step.
     evaluations = load_evals(directory / "evals", last_step).values()
-    if view == "evals":
-        return [_eval_row(record) for record in evaluations]
-    return [row for record in evaluations for row in _eval_split_rows(record)]
-
-
-def _eval_row(record: EvalRecord) -> dict[str, Any]:
-    """A row of the view `evals`: columns of EVAL_SCHEMA from an evaluation's summary."""
-    row = {column: record.summary.get(column) for column in EVAL_SCHEMA}
-    row |= {"eval": record.name, "step": record.step}
-    earlier = record.summary.get("compare") or {}  # how the evaluation compares to an earlier one, if it was compared
-    row |= {"compare_to": earlier.get("to"), "difference": earlier.get("difference")}
-    return row | {"difference_low": earlier.get("ci_low"), "difference_high": earlier.get("ci_high")}
-
-
-def _eval_split_rows(record: EvalRecord) -> list[dict[str, Any]]:
-    """The rows of the view `eval_splits` about one evaluation: one overall, then one per split."""
-    results = {"overall": record.summary, **record.summary.get("by_split", {})}
-    return [
-        {"eval": record.name, "step": record.step, "split": split}
-        | {column: result.get(column) for column in SHARE_SCHEMA}
-        for split, result in results.items()
-    ]
+    rows = []
+    for record in evaluations:
+        place = {"eval": record.name, "step": record.step}
+        if view == "evals":
+            earlier = record.summary.get("compare") or {}  # how it compares to an earlier one, if it was compared
+            compared = {"compare_to": "to", "difference_low": "ci_low", "difference_high": "ci_high"}
+            row = {column: record.summary.get(column) for column in EVAL_SCHEMA} | place
+            row |= {column: earlier.get(key) for column, key in ({"difference": "difference"} | compared).items()}
+            rows.append(row)
+        else:
+            for split, result in {"overall": record.summary, **record.summary.get("by_split", {})}.items():
+                rows.append(place | {"split": split} | {column: result.get(column) for column in SHARE_SCHEMA})
+    return rows

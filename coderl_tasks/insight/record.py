@@ -51,7 +51,7 @@ CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "strengthened": STRENGTH_SCHEMA,
 }
 """The tables of a curation: NAME.parquet."""
-MAX_POINTS = 250  # what a panel can show, and what the trend test, quadratic in it, takes milliseconds for
+MAX_POINTS = 250  # what a panel can show, and what the trend test, quadratic in it, does in milliseconds
 STAGES = (
     "parse", "sanity", "trim", "test_side", "dedup", "decontaminate", "solution", "prompt", "audit", "screen",
     "profile", "band", "mix",
@@ -87,12 +87,10 @@ class EvalRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run directory. `metrics` has one row per training step, in order; `evals`, by step, are without copies."""
-
     path: Path
     config: dict[str, Any]
-    metrics: pl.DataFrame
-    evals: dict[str, EvalRecord]
+    metrics: pl.DataFrame  # one row per training step, in order
+    evals: dict[str, EvalRecord]  # by step, without copies
     checkpoints: list[dict[str, Any]]
     scored_files: list[Path]
 
@@ -123,7 +121,6 @@ class RunRecord:
         return planned if isinstance(planned, int) and planned > 0 else None
 
     def config_of(self, evaluation: str | None) -> dict[str, Any]:
-        """The settings that say where the problems of training, or of an evaluation, lie."""
         own = self.path / "evals" / (evaluation or "") / SETTINGS_FILE
         return self.config | (read_shaped(own, Config) if evaluation and own.is_file() else {})
 
@@ -173,9 +170,8 @@ _WHY_SKIPPED = (
 
 
 def groups_in(file: Path) -> pl.DataFrame:
-    """The groups in a file of the index, or of a step's scored rollouts: by step and group_index the problem, how many
-    completions were `sampled`, `graded`, `passed`, `ungraded` for a fault that is not theirs and `truncated`, their
-    rewards, tokens and CPU seconds, and `has_signal`, whether the update learned from any."""
+    """The groups in a file of the index, or of a step's scored rollouts, by step and group_index. `ungraded` are
+    completions with a fault that is not theirs; `has_signal`: the update learned from some."""
     if file.name == "scored.parquet":
         lengths = {name: pl.col(of).list.len().cast(pl.Int64) for name, of in LENGTHS.items()}
         rows = scan_parquet(file, ROLLOUT_SCHEMA).with_columns(**lengths)
@@ -247,8 +243,8 @@ def load_curation(path: Path) -> CurationRecord:
 
 @contextmanager
 def naming_damaged_tables(path: Path) -> Iterator[None]:
-    """Where polars fails in the block, look for the table of the run or curation at `path` that is to blame, and raise
-    DamagedFileError for it. Only then: to read all of them takes as long as what is asked of them."""
+    """Where polars fails in the block, raise DamagedFileError for the table in `path` that is to blame. Only then: to
+    read all of them takes as long as what is asked of them."""
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
@@ -314,18 +310,12 @@ def light_frame(path: Path) -> pl.DataFrame:
 
 def runs_table(root: Path) -> pl.DataFrame:
     """The runs in `root` (RUN_SCHEMA), newest first. Weights are the Tinker service's, and count into no size."""
-    rows = []
-    for folder in _folders(root):
-        if not (folder / "config.json").is_file() and not is_unstarted(folder):
-            continue  # no run
-        rows.append(_name_size_and_age(folder) | run_row(folder))
-    return pl.DataFrame(rows, schema=RUN_SCHEMA)
+    runs = (folder for folder in _folders(root) if (folder / "config.json").is_file() or is_unstarted(folder))
+    return pl.DataFrame([_name_size_and_age(folder) | run_row(folder) for folder in runs], schema=RUN_SCHEMA)
 
 
 def run_row(folder: Path) -> dict[str, Any]:
-    """A row of the list of runs, for the run in `folder`: state, model, learning rate, steps, and of its baseline and
-    its latest evaluation Pass@1 in percent and the number of problems (`_n`). Of a damaged run only `state`, with what
-    is wrong."""
+    """What a list says of the run in `folder`, of a damaged one only the `state`, with what is wrong."""
     try:
         config = recorded_config(folder) or {}  # none in a run that was never started
         # The run is loaded for its evaluations alone: without any there is nothing to load.
@@ -333,18 +323,18 @@ def run_row(folder: Path) -> dict[str, Any]:
         state = run_state(folder, config)
     except DataError as error:  # it gets a row all the same: one damaged run must not hide the others
         return {"state": shown(f"damaged: {error}")}
-    before, after = (run.baseline, run.latest) if run is not None else (None, None)
-    return {
+    row = {
         "state": state,
         "model": config.get("model_name"),
         "learning_rate": config.get("learning_rate"),
         "steps": committed_steps(folder),
         "max_steps": None if config.get("max_steps", -1) == -1 else config["max_steps"],  # -1: no limit
-        "baseline_percent": None if before is None else round(before.pass_at_1 * 100, 1),
-        "latest_percent": None if after is None else round(after.pass_at_1 * 100, 1),
-        "baseline_n": None if before is None else before.summary["n"],
-        "latest_n": None if after is None else after.summary["n"],
     }
+    evaluations = (run.baseline, run.latest) if run is not None else (None, None)
+    for name, record in zip(("baseline", "latest"), evaluations, strict=True):
+        row[f"{name}_percent"] = None if record is None else round(record.pass_at_1 * 100, 1)
+        row[f"{name}_n"] = None if record is None else record.summary["n"]
+    return row
 
 
 def pool_row(folder: Path) -> dict[str, Any]:
@@ -368,14 +358,12 @@ def pool_row(folder: Path) -> dict[str, Any]:
 
 
 def pools_at_hand() -> list[Path]:
-    """The folders of the pools that `coderl pools` lists, the newest first."""
     return [folder for folder in _folders(POOLS) if is_curation(folder)]
 
 
 def pools_table(pools: Path) -> pl.DataFrame:
     """The curations in `pools` (POOL_SCHEMA), newest first. A finished one has a manifest, which counts problems."""
-    rows = [_name_size_and_age(folder) | pool_row(folder) for folder in _folders(pools)]
-    return pl.DataFrame(rows, schema=POOL_SCHEMA)
+    return pl.DataFrame([_name_size_and_age(each) | pool_row(each) for each in _folders(pools)], schema=POOL_SCHEMA)
 
 
 def run_state(folder: Path, config: dict[str, Any]) -> str:

@@ -1,9 +1,6 @@
-"""A run, two runs side by side, or a curation as one HTML page (no script, no outside resource, light and dark), and a
-run as markdown for Prefect's artifacts. Those render images with data URIs and escape raw HTML, so plots are images.
-
-What is shown of a curation is in `pool_view.py`. Model output is untrusted: the templates escape everything, and the
-page's content security policy forbids scripts and loads.
-"""
+"""A run, two runs side by side, or a curation (`pool_view.py`) as one HTML page, and a run as markdown for Prefect's
+artifacts, which escape raw HTML: plots are images with data URIs. Model output is untrusted: the templates escape
+everything, and the page's content security policy forbids scripts and loads."""
 
 import re
 import shlex
@@ -29,7 +26,7 @@ from coderl_tasks.insight.audit_view import audit_page
 from coderl_tasks.insight.drawing import markdown
 from coderl_tasks.insight.pool_view import pool_page
 from coderl_tasks.insight.problem_view import failed_test, labelled_messages, problems_at_hand, prompt_decoder
-from coderl_tasks.insight.record import EvalRecord, RunRecord, is_curation, is_run, load_curation, load_run
+from coderl_tasks.insight.record import RunRecord, is_curation, is_run, load_curation, load_run
 from coderl_tasks.insight.shown_metrics import SHOWN, in_form
 from coderl_tasks.insight.tables import Column, Table, duration, html_table, markdown_text, shorten
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
@@ -41,13 +38,12 @@ from coderl_tasks.journal.recorded_json import config_changes, shown_setting
 from coderl_tasks.paths import POOL_FILE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.policy.step_metrics import PHASES
-from coderl_tasks.problems.problem import Problem
 from coderl_tasks.untrusted_text import printable
 
 REPORT, AUDIT_REPORT = "report.html", "audit.html"
 HALF = "backslashreplace"  # JSON of others may have half a surrogate in a text
+# A Python block, also one that is not closed, as of a truncated completion.
 _PYTHON = re.compile(r"^```(?:python|py)[^\n]*\n(?P<code>.*?)(?=^```|\Z)", re.DOTALL | re.MULTILINE | re.IGNORECASE)
-"""A Python block, also one that is not closed, as of a truncated completion."""
 # Lines as they are, blank ones at either end too: this is the model's text, not a listing.
 PYTHON, FORMATTER = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True)
 SIDES = ("A", "B")  # what two runs are called on one page: their names may be the same
@@ -111,8 +107,7 @@ def _render(template: str, page: dict[str, Any]) -> str:
 
 
 def page_environment(package: str) -> Environment:
-    """The jinja templates of `package`, with the filters and notes that all pages use. Where a template prints a Table,
-    it becomes a <table>; other values are escaped."""
+    """The jinja templates of `package`, which make a Table a <table> and escape other values."""
     environment = Environment(
         loader=PackageLoader(package),
         autoescape=True,
@@ -146,12 +141,15 @@ def highlighted(text: str) -> Markup:
 
 
 def run_page(run: RunRecord) -> dict[str, Any]:
-    """Returns the variables of the template run.html.j2, which lays out a run's page: numbers, `Table`s and `Plot`s. A
-    variable is None or empty where the run has nothing for it (yet), such as two evaluations to compare."""
+    """The variables of the template run.html.j2, None or empty where the run has nothing (yet)."""
     comparison = diagnosis.compare_evals(run.baseline, run.latest)
-    # The splits for which the data set has the statement's sample tests only, so that a pass is weak evidence.
     weak = diagnosis.weak_splits(comparison.results, str(run.config.get("dataset", ""))) if comparison else {}
     quoted_path = shlex.quote(str(run.path))
+    history = plots.history_plots(run) if len(run.metrics) else {}
+    # Those of FIRST, then the others (sorting is stable); a row of the page has two figures.
+    figures = [history[title] for title in sorted(history, key=lambda title: title not in plots.FIRST)]
+    n_at_top = len(history.keys() & plots.FIRST)
+    n_at_top += n_at_top % 2
     return {
         "title": run.path.name,
         "run": run,
@@ -160,7 +158,9 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "hints": hints(run),
         **_comparison_variables(comparison, data_of=run, weak_splits=weak, labels=("before", "after")),
         "weak_splits": weak,
-        **_history_variables(run),
+        "history": figures[:n_at_top],
+        "more_history": figures[n_at_top:],
+        "level_panels": list(plots.flat_panels(run).values()),
         "verdicts": verdict_table(run),
         "tokens_by_use": uses_table(rows) if (rows := uses(run)) else None,  # by what they were sampled for
         "tokens_by_kind": costs_table(costs(run)),  # prompt, completion and training tokens, and their price
@@ -180,8 +180,7 @@ def run_page(run: RunRecord) -> dict[str, Any]:
 def _comparison_variables(
     comparison: diagnosis.Comparison | None, data_of: RunRecord, weak_splits: Collection[str], labels: Sequence[str]
 ) -> dict[str, Any]:
-    """The variables about two compared evaluations, which a page calls `labels`: Pass@1 as a table, which marks the
-    `weak_splits`, and as a plot, and example problems, whose texts and tests are read from the data of one run."""
+    """The variables about two compared evaluations, called `labels`. Texts and tests are of one run's data."""
     examples, why_no_tests = example_problems(data_of, comparison, labels)
     return {
         "comparison": comparison,
@@ -192,25 +191,13 @@ def _comparison_variables(
     }
 
 
-def _history_variables(run: RunRecord) -> dict[str, Any]:
-    """The variables about a run's curves: figures shown, figures folded away, and a text for each level panel."""
-    history = plots.history_plots(run) if len(run.metrics) else {}
-    # Sorting is stable, so the figures of FIRST and the others each keep their order.
-    titles = sorted(history, key=lambda title: title not in plots.FIRST)
-    n_first = len(history.keys() & plots.FIRST)
-    n_at_top = n_first + n_first % 2  # a row of the page has two figures
-    return {
-        "history": [history[title] for title in titles[:n_at_top]],
-        "more_history": [history[title] for title in titles[n_at_top:]],
-        "level_panels": list(plots.flat_panels(run).values()),
-    }
-
-
 def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
-    """Returns the variables of the template compare.html.j2, which lays out two runs side by side, called A and B. A
-    variable is None or empty where they have nothing for it, such as evaluations to compare."""
+    """The variables of the template compare.html.j2, None or empty where the two runs, A and B, have nothing."""
     runs = (first, second)
-    comparison = diagnosis.compare_evals(*map(_latest_with_letter, runs, SIDES))
+    # Led by the letters, as evaluations of two runs may have one name.
+    letters = zip(SIDES, runs, strict=True)
+    latest = [run.latest and replace(run.latest, name=f"{letter}: {run.latest.name}") for letter, run in letters]
+    comparison = diagnosis.compare_evals(*latest)
     facts_of_first, facts_of_second = facts(first), facts(second)
     labels = dict.fromkeys([*facts_of_first, *facts_of_second])  # of both runs, without repetitions
     changes = config_changes(first.config, second.config)
@@ -218,7 +205,17 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
     level_in_first, level_in_second = (plots.flat_panels(run).values() for run in runs)
     return {
         "title": f"{first.path.name} and {second.path.name}",
-        "sides": [_side_variables(letter, run) for letter, run in zip(SIDES, runs, strict=True)],
+        "sides": [
+            {
+                "letter": letter,
+                "run": run,
+                "verdicts": verdict_table(run),
+                "tokens_by_kind": costs_table(rows) if (rows := costs(run)) else None,
+                "times": phase_times(run.metrics),
+                "hints": hints(run),
+            }
+            for letter, run in zip(SIDES, runs, strict=True)
+        ],
         "facts": [(label, facts_of_first.get(label), facts_of_second.get(label)) for label in labels],
         "changes": [(each.key, _setting(each.key, each.old), _setting(each.key, each.new)) for each in changes],
         "without_evaluation": " and ".join(letter for letter, run in zip(SIDES, runs, strict=True) if not run.latest),
@@ -230,23 +227,6 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
             *(f"coderl query {shlex.quote(str(run.path))} --name steps" for run in runs),
             f"coderl report {' '.join(shlex.quote(str(run.path)) for run in runs)}",
         ],
-    }
-
-
-def _latest_with_letter(run: RunRecord, letter: str) -> EvalRecord | None:
-    """The run's newest evaluation, its name led by `letter`: those of two runs may have one name."""
-    return None if run.latest is None else replace(run.latest, name=f"{letter}: {run.latest.name}")
-
-
-def _side_variables(letter: str, run: RunRecord) -> dict[str, Any]:
-    """The variables about one of two runs, which the page calls `letter`."""
-    return {
-        "letter": letter,
-        "run": run,
-        "verdicts": verdict_table(run),
-        "tokens_by_kind": costs_table(rows) if (rows := costs(run)) else None,
-        "times": phase_times(run.metrics),
-        "hints": hints(run),
     }
 
 
@@ -283,27 +263,20 @@ def facts(run: RunRecord) -> dict[str, str]:
 
 def phase_times(metrics: pl.DataFrame) -> list[dict[str, Any]]:
     """A row per phase and one for the whole step: seconds per step (median, slowest), total, and share of the whole."""
-    names = {phase: f"time_{phase}_s" for phase in (*PHASES, "save")}
-    names["whole step"] = "time_step_s"
-    known = {label: metrics[name].drop_nulls() for label, name in names.items() if name in metrics.columns}
-    known = {label: values for label, values in known.items() if len(values)}
-    whole = float(known["whole step"].sum()) if "whole step" in known else None
-    return [
-        {
-            "phase": label,
-            "median": float(values.median()),  # type: ignore[arg-type]
-            "slowest": float(values.max()),  # type: ignore[arg-type]
-            "total": duration(float(values.sum())),
-            "share": float(values.sum()) / whole if whole else None,
-        }
-        for label, values in known.items()
-    ]
+    names = {phase: f"time_{phase}_s" for phase in (*PHASES, "save")} | {"whole step": "time_step_s"}
+    whole, rows = float(metrics["time_step_s"].sum()) if "time_step_s" in metrics.columns else None, []
+    for label, name in names.items():
+        values: Any = metrics[name].drop_nulls() if name in metrics.columns else ()
+        if len(values):
+            total = float(values.sum())
+            row = {"phase": label, "median": float(values.median()), "slowest": float(values.max())}
+            rows.append(row | {"total": duration(total), "share": total / whole if whole else None})
+    return rows
 
 
 def verdict_table(run: RunRecord) -> dict[str, Any]:
-    """How often each verdict was given to training completions, in up to SPANS nearly equal spans of steps. `spans` has
-    the first and last step of each; a row of `rows` has a `verdict`, its count `n`, and its share of the completions in
-    each span (`shares`), None for a span without completions."""
+    """How often each verdict was given in training, in up to SPANS nearly equal `spans` (first and last step): `rows`
+    of `verdict`, its count `n`, and its `shares` of the completions in each span, None for a span without."""
     graded = run.rollouts(["step", "verdict"]).filter(pl.col("verdict").is_not_null())
     counts = graded.group_by("step", "verdict").len("n").collect()
     if not len(counts):
@@ -314,15 +287,12 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
     span = pl.col("step").replace_strict(span_of_step).alias("span")
     in_spans = counts.group_by(span, "verdict").agg(pl.col("n").sum())
     completions_of_span = dict(in_spans.group_by("span").agg(pl.col("n").sum()).iter_rows())
-    completions_of_verdict = {(verdict, index): n for index, verdict, n in in_spans.iter_rows()}
-
-    def share(verdict: str, index: int) -> float | None:
-        total = completions_of_span.get(index)
-        return None if total is None else completions_of_verdict.get((verdict, index), 0) / total
-
+    count = {(verdict, index): n for index, verdict, n in in_spans.iter_rows()}
     by_verdict = in_spans.group_by("verdict").agg(pl.col("n").sum()).sort("n", "verdict", descending=[True, False])
+    totals = [completions_of_span.get(index) for index in range(len(spans))]
     rows = [
-        {"verdict": verdict, "n": n, "shares": [share(verdict, index) for index in range(len(spans))]}
+        {"verdict": verdict, "n": n}
+        | {"shares": [total and count.get((verdict, index), 0) / total for index, total in enumerate(totals)]}
         for verdict, n in by_verdict.iter_rows()
     ]
     return {"spans": [(steps[0], steps[-1]) for steps in spans], "rows": rows}
@@ -331,11 +301,10 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
 def example_problems(
     run: RunRecord, comparison: diagnosis.Comparison | None, sides: Sequence[str]
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """A few of the problems that `comparison` compares, as examples: some that the later policy gained, lost, or still
-    fails. Also why their unit tests could not be read, or None. `run` names the data and the model. An example has its
-    `kind`, its `number` among those shown and how many there are `of` the kind, `problem_id`, `split`, Pass@1 `before`
-    and `after`, the `prompt` (None without a tokenizer), and `sides`: for each evaluation its label of `sides` and an
-    answer."""
+    """A few problems that the later policy gained, lost, or still fails, and why their tests could not be read, or
+    None. `run` names the data and the model. An example has its `kind`, its `number` among those shown and how many
+    there are `of` the kind, `problem_id`, `split`, Pass@1 `before` and `after`, the `prompt` (None without a
+    tokenizer), and `sides`: for each evaluation its label and an answer."""
     if comparison is None:
         return [], None
     kinds = (  # with the largest number of examples: what was lost tells most
@@ -365,18 +334,14 @@ def example_problems(
         pair = [by_id[example["problem_id"]] for by_id in rollouts]
         tokens = pair[1]["prompt_tokens"]  # the later evaluation's, as `run` names its model, which decodes them
         prompt = shorten(decode(tokens)) if decode is not None and tokens else None
-        answers = [_shortened_rollout(row, problems.get(example["problem_id"])) for row in pair]
+        answers = []
+        for row in pair:
+            said = [(label, shorten(text)) for label, text in labelled_messages(row)]
+            failed = failed_test(row, problems.get(example["problem_id"])) or {}
+            texts = {key: shorten(text, TEST_SHOWN) if isinstance(text, str) else text for key, text in failed.items()}
+            answers.append(row | {"said": said, "truncated": row["stop_reason"] == TRUNCATED, "failed": texts or None})
         examples.append(example | {"prompt": prompt, "sides": list(zip(sides, answers, strict=True))})
     return examples, missing
-
-
-def _shortened_rollout(row: dict[str, Any], problem: Problem | None) -> dict[str, Any]:
-    """A rollout with what was `said`, shortened, whether it was `truncated`, and the test that it `failed`."""
-    shown = row | {"said": [(label, shorten(text)) for label, text in labelled_messages(row)]}
-    shown |= {"truncated": row["stop_reason"] == TRUNCATED}
-    failed = failed_test(row, problem) or {}
-    texts = {name: shorten(text, TEST_SHOWN) if isinstance(text, str) else text for name, text in failed.items()}
-    return shown | {"failed": texts or None}
 
 
 def skipped_groups(run: RunRecord) -> dict[str, Any]:
@@ -403,7 +368,7 @@ def infra_errors(run: RunRecord) -> dict[str, Any]:
 
 
 def faults_table(run: RunRecord) -> Table[tuple[str, int, int]] | None:
-    """The sandboxes at which requests came to nothing, with how many, and in how many steps; None without any."""
+    """The sandboxes at which requests came to nothing, how many, and in how many steps; None without any."""
     prefix = "sandbox_faults/"
     faults = [run.metrics[name].fill_null(0) for name in run.metrics.columns if name.startswith(prefix)]
     rows = [(each.name.removeprefix(prefix), int(each.sum()), int((each > 0).sum())) for each in faults]
@@ -418,7 +383,6 @@ def faults_table(run: RunRecord) -> Table[tuple[str, int, int]] | None:
 
 
 def step_history_markdown(run: RunRecord) -> str:
-    """Markdown about a run's steps so far: curves, checks, hints, tokens, costs, the last steps, some completions."""
     planned = f" of {run.planned_steps}" if run.planned_steps else ""
     title = f"# Step history: {markdown_text(run.path.name)}"
     steps = f"{len(run.metrics)}{planned} steps, in `{run.path}`."
@@ -445,8 +409,7 @@ def step_history_markdown(run: RunRecord) -> str:
 
 
 def _sample_parts(run: RunRecord) -> Iterator[str]:
-    """Paragraphs of markdown with completions of the last step, of one halfway and of the first: a right and a wrong
-    one of each, with its verdict, its reward and, while a viewer shows the run, a link to the page that explains it."""
+    """Paragraphs with a right and a wrong completion of the last step, of one halfway and of the first."""
     files = run.scored_files
     if not files:
         return

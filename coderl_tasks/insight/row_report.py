@@ -1,8 +1,5 @@
-"""`coderl validate`: what curation's own stages make of each row of a data set, before anything is sampled.
-
-Assertions and checkers are tried in the sandbox, as they may fail by themselves. Not covered: what needs a model, and
-reference solutions that fail.
-"""
+"""`coderl validate`: what curation's own stages make of each row of a data set, before anything is sampled. Assertions
+and checkers are tried in the sandbox. Not covered: what needs a model, and reference solutions that fail."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -39,10 +36,9 @@ def row_report(
     *,
     faulty_tests: Callable[[Sequence[Problem]], dict[str, str]],
 ) -> pl.DataFrame:
-    """Says what a curation would do with each row of the data `source`: a table of ROWS_SCHEMA, sorted by split and
-    number of the row, with whether the row is kept, else at which stage it is dropped and why. `near_duplicate` is the
-    similarity from which a row is dropped as a near-duplicate of another one. `faulty_tests` runs the tests that are
-    programs, and returns what is wrong by problem id. Raises DataError if the source cannot be read or has no rows."""
+    """What a curation would do with each row of the data `source`: ROWS_SCHEMA, sorted by split and number of the row.
+    `near_duplicate` is the similarity from which a row is dropped; `faulty_tests` runs the tests that are programs, and
+    returns what is wrong by problem id. Raises DataError if the source cannot be read or has no rows."""
     request = FilterRequest(source, limit=limit, rows=rules, near_duplicate=near_duplicate)
     request = replace(request, environment=environment, reader=ROWS[environment])
     with tempfile.TemporaryDirectory(prefix="coderl-validate-") as folder:
@@ -67,14 +63,17 @@ def row_report(
 
 
 def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "table") -> None:
-    """Prints which source rows a curation keeps and drops (`rows`, of ROWS_SCHEMA), with consecutive drops for one
-    reason on one line, and counts by reason; or all rows as CSV or JSON (`output`). Of more than MOST_LINES rows it
-    prints only dropped ones, on at most MOST_LINES lines."""
+    """Prints `rows` (ROWS_SCHEMA), consecutive drops for one reason on one line, and counts by reason; or all as CSV or
+    JSON. Of more than MOST_LINES rows it prints only dropped ones, on at most MOST_LINES lines."""
     if output != "table":
         write_frame(rows, console, output)
         return
     several_splits, dropped = rows["split"].n_unique() > 1, rows.filter(~pl.col("kept"))
-    lines = _merged_drops(rows if rows.height <= MOST_LINES else dropped).head(MOST_LINES)
+    printed, what = rows if rows.height <= MOST_LINES else dropped, ["split", "kept", "stage", "reason", "detail"]
+    # Consecutive rows that were dropped for one reason: the first, its `last` source row, and how many `rows`.
+    same = pl.struct(pl.when("kept").then(pl.int_range(pl.len())), *what, pl.col("source_row") - pl.int_range(pl.len()))
+    merged = printed.with_columns(run=same.rle_id()).group_by("run", maintain_order=True)
+    lines = merged.agg(pl.all().first(), last=pl.col("source_row").last(), rows=pl.len()).head(MOST_LINES)
     for row in lines.iter_rows(named=True):
         first, last = row["source_row"], row["last"]
         place = f"row {first}" if first == last else f"rows {first} to {last}"
@@ -95,14 +94,3 @@ def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "tab
     for line in (summary + (f" ({reasons})" if reasons else ""), min_tests_hint(dropped)):
         if line is not None:  # None: no hint
             console.print(line, highlight=False, soft_wrap=True)
-
-
-def _merged_drops(rows: pl.DataFrame) -> pl.DataFrame:
-    """Merges consecutive `rows` dropped for one reason: the first row, its `last` source row, and how many `rows`."""
-    what = ["split", "kept", "stage", "reason", "detail"]
-    same = pl.struct(pl.when("kept").then(pl.int_range(pl.len())), *what, pl.col("source_row") - pl.int_range(pl.len()))
-    return (
-        rows.with_columns(run=same.rle_id())
-        .group_by("run", maintain_order=True)
-        .agg(pl.all().first(), last=pl.col("source_row").last(), rows=pl.len())
-    )

@@ -1,8 +1,7 @@
 """How people see the metrics of a step: on the line of the console and logs.log, in the table of the step-history
-artifact, both in this order, and in the panels of the report. `policy/step_metrics.py` says what a metric means.
-
-Two pages with little room choose among them: `coderl watch` draws CURVES and leaves UNSAID out of its lines
-(`insight/terminal.py`), and the viewer's page of a step has STEP_METRICS (`view/run_pages.py`)."""
+artifact, both in this order, and in the panels of the report. `policy/step_metrics.py` says what a metric means. Two
+pages choose among them: `coderl watch` (CURVES, UNSAID in `insight/terminal.py`), and the viewer's page of a step
+(STEP_METRICS in `view/run_pages.py`)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,11 +12,8 @@ from coderl_tasks.policy.step_metrics import PHASES
 Row = Mapping[str, Any]
 REWARD, CORRECT, FORMAT = "Mean reward", "Correct in training, and Pass@1 of the evaluations", "Format and truncation"
 SIGNAL, EQUAL, TIME_LIMIT = "Groups with a signal", "Groups of one reward", "Programs that run out of time"
-LENGTH, SPREAD, ENTROPY = (
-    "Completion length",
-    "Spread of the advantages",
-    "Entropy of the sampled tokens, nats per token",
-)
+LENGTH, SPREAD = "Completion length", "Spread of the advantages"
+ENTROPY = "Entropy of the sampled tokens, nats per token"
 KL, LOSS, SECONDS = "Sampler against trainer: mean log-probability gap", "Loss", "Seconds per step, by phase"
 KL_BASE = "KL to the base model, nats per token"
 _KNOWN, _TOKENS = "Problems known to selection=adaptive", "Tokens per step"

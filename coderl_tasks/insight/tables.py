@@ -1,8 +1,5 @@
-"""Tables and values for people: on the console, in markdown (Prefect's artifacts) and in HTML (the report).
-
-A `Table` is described once; what differs by medium is in its three renderers: how text is escaped (all show text of
-models and data sets: no escape sequence or markup in it takes effect), and how an interval or a note is set.
-"""
+"""Tables and values for people: on the console, in markdown (Prefect's artifacts) and in HTML (the report). Each
+renderer escapes text of models and data sets in its way."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -37,10 +34,8 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class CountInDoubt:
-    """A count of problems, say of those that are labelled hard, and how many of them may be counted wrongly."""
-
     count: int
-    doubtful: int
+    doubtful: int  # how many of these may be counted wrongly
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +47,10 @@ class Estimate:
     high: float
     signed: bool = False
 
-    def texts(self, unit: str = "%") -> tuple[str, str, str]:
+    def texts(self, unit: str = "%") -> list[str]:
         """Value, low and high, in hundredths."""
-        form = "+.1f" if self.signed else ".1f"
-        end = "" if self.signed else unit
-        return f"{self.value * 100:{form}}{end}", f"{self.low * 100:{form}}{end}", f"{self.high * 100:{form}}{end}"
+        form, end = ("+.1f", "") if self.signed else (".1f", unit)
+        return [f"{share * 100:{form}}{end}" for share in (self.value, self.low, self.high)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +92,7 @@ def plain_table(title: str | None = None, columns: Sequence[str] = ()) -> RichTa
 
 
 def rich_table(table: Table[Row], title: str) -> RichTable:
-    """A table for the terminal: an estimate has its interval in brackets, without percent signs. Of a CountInDoubt the
-    count alone is shown. Cells are Text, which takes no markup; escape sequences are made visible."""
+    """A table for the terminal. Cells are Text, which takes no markup; escape sequences are made visible."""
 
     def cell(column: Column[Row], row: Row) -> Text:
         value = column.value(row)
@@ -124,8 +117,6 @@ def rich_table(table: Table[Row], title: str) -> RichTable:
 
 
 def markdown_table(table: Table[Row]) -> str:
-    """A markdown table; the interval of an estimate has a column of its own where its heading is given."""
-
     def cells(column: Column[Row], row: Row) -> list[str]:
         value = column.value(row)
         if column.interval_heading:
@@ -148,8 +139,7 @@ def markdown_text(value: Any) -> str:
 
 
 def html_table(table: Table[Row]) -> Markup:
-    """The table as an HTML <table> with the CSS classes that page.html.j2 styles. On narrow screens, where a row is a
-    block, the style sheet shows `data-label` before a cell. Texts are escaped."""
+    """An HTML <table>. On narrow screens, where a row is a block, page.html.j2 shows `data-label` before a cell."""
 
     def content(column: Column[Row], row: Row) -> Markup:
         value = column.value(row)
@@ -164,15 +154,15 @@ def html_table(table: Table[Row]) -> Markup:
         return escape(column.text(row))
 
     shown = table.shown("html")
-    class_of_head = {True: Markup(' class="num"'), False: ""}  # by whether the column is of numbers
-    heads = [Markup("<th{}>{}</th>").format(class_of_head["num" in column.style], column.heading) for column in shown]
+    classes = [Markup(' class="num"') if "num" in column.style else "" for column in shown]
+    heads = [Markup("<th{}>{}</th>").format(*of, column.heading) for *of, column in zip(classes, shown, strict=True)]
     lines = [Markup("<tr>{}</tr>").format(Markup("").join(heads))]
+    # Names and long texts need no label.
+    labels = ["" if {"name", "text"} & set(column.style.split()) else column.heading for column in shown]
+    cell = Markup('<td class="{}" data-label="{}">{}</td>')
     for row in table.rows:
-        cells = []
-        for column in shown:
-            label = "" if {"name", "text"} & set(column.style.split()) else column.heading  # those need no label
-            cell = Markup('<td class="{}" data-label="{}">{}</td>')
-            cells.append(cell.format(column.style, label, content(column, row)))
+        columns = zip(shown, labels, strict=True)
+        cells = [cell.format(column.style, label, content(column, row)) for column, label in columns]
         class_of_row = Markup(' class="all"') if table.is_total(row) else ""
         lines.append(Markup("<tr{}>{}</tr>").format(class_of_row, Markup("").join(cells)))
     return Markup('<table class="{}">\n{}\n</table>').format(table.layout, Markup("\n").join(lines))
@@ -183,10 +173,9 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
     the first columns that fit its width, with long text cut; a pipe or a file gets all columns in full width."""
     columns = [(series, _column_cells(series)) for series in frame.head(MOST_ROWS).iter_columns()]
     widths = [max([cell_len(printable(series.name)), *map(cell_len, cells)]) for series, cells in columns]
-    least_widths = [  # how narrow a column can get: text is cut to NARROW characters, numbers are never cut
-        width if series.dtype.is_numeric() else min(width, NARROW)
-        for (series, _), width in zip(columns, widths, strict=True)
-    ]
+    # How narrow a column can get: text is cut to NARROW characters, numbers are never cut.
+    are_numbers = [series.dtype.is_numeric() for series, _ in columns]
+    least_widths = [width if number else min(width, NARROW) for width, number in zip(widths, are_numbers, strict=True)]
     count = len(columns)  # of the columns shown
     if console.is_terminal:
         count = max(1, sum(end - GAP <= console.width for end in accumulate(width + GAP for width in least_widths)))
@@ -245,6 +234,5 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """As `duration`, and days from two days on."""
     days = int(seconds // 86_400)
     return f"{days} days" if days >= 2 else duration(max(seconds, 0))

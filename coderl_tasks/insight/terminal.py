@@ -1,6 +1,5 @@
-"""A run on the terminal: what a command begins and ends with (the pool, Pass@1 before and after, what to try next), and
-`coderl watch RUN`, a run while it goes on. Watching reads the run's files alone and asks no server: a run on another
-machine can be watched over a shared folder."""
+"""A run on the terminal: what a command begins and ends with, and `coderl watch RUN`, a run while it goes on. Watching
+reads the run's files alone: a run on another machine can be watched over a shared folder."""
 
 import shlex
 import time
@@ -12,7 +11,6 @@ import polars as pl
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from coderl_tasks.curation.find_pool import FoundPool
@@ -46,8 +44,7 @@ RUNNING = "running"  # the state, by `run_state`, of a run that a process works 
 
 
 def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None) -> None:
-    """Prints the closing summary of a run: Pass@1, checks, hints, tokens, and commands that show more. `pool_dir` is
-    the pool that the same pipeline made, whose summary comes first; None for a run alone."""
+    """Prints the closing summary of a run, after that of the pool that the same pipeline made, if any."""
     run = load_run(run_dir)
     parts: list[RenderableType] = []
     if pool_dir is not None:
@@ -76,8 +73,7 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None)
 
 
 def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str]:
-    """Two lines that are shown before a run: its pool, and how many problems of it a step takes and samples. A line is
-    a warning if it may be a mistake. `now` is in seconds since the epoch."""
+    """Two lines before a run: its pool, and what a step takes of it; a warning if it may be a mistake."""
     size, larger = pool.kept, pool.larger  # `larger`: the largest pool, if "latest" found a newer, smaller one
     facts = [f"{size:,} problems"] if size is not None else []  # None: a parquet file without a manifest
     facts += [] if pool.is_profiled else ["not profiled"]
@@ -89,8 +85,6 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
             pool_line = f"warning: {pool_line}"
     problems, completions = settings.problems_per_step, settings.completions_per_problem
     step = f"per step: {problems} problems x {completions} completions per problem"
-    # Groups whose completions have equal rewards carry no signal: with refill > 1 a step samples further problems in
-    # their place, up to `most_groups`, and with first_completions it does not complete such groups.
     if size is not None and size < problems:
         step = f"warning: {step}: the pool has {size}, and a step takes some twice: problems_per_step={size}"
     elif size is not None and size == problems and settings.refill > 1:
@@ -153,14 +147,20 @@ def view(run: RunRecord, state: str) -> RenderableType:
     if planned:
         parts.append(ProgressBar(total=planned, completed=min(steps, planned)))
     if steps:
-        parts += ["", _curves(run.metrics)]
+        metrics, curves = with_signal(run.metrics), plain_table()
+        for column in ("", "first", "curve", "last"):
+            curves.add_column(column, justify="left" if column in ("", "curve") else "right", no_wrap=True)
+        for name, (label, form) in CURVES.items():
+            values = metrics[name].cast(pl.Float64).to_list() if name in metrics.columns else []
+            if known := [value for value in values if value is not None]:
+                curves.add_row(label, format(known[0], form), sparkline(values), format(known[-1], form))
+        parts += ["", curves]
     if run.evals:
         table = plain_table()
         for column in ("evaluation", "Pass@1", "95% interval", "mean reward", "problems"):
             table.add_column(column, justify="left" if column == "evaluation" else "right")
         for record in run.evals.values():
-            low, high = record.interval
-            reward = record.summary.get("mean_reward")
+            (low, high), reward = record.interval, record.summary.get("mean_reward")
             rates = (f"{record.pass_at_1:.1%}", f"{low:.1%} to {high:.1%}", "–" if reward is None else f"{reward:.3f}")
             table.add_row(record.name, *rates, str(record.summary["n"]))
         parts += ["", table]
@@ -172,23 +172,10 @@ def view(run: RunRecord, state: str) -> RenderableType:
     return Group(*parts, "", look)
 
 
-def _curves(metrics: pl.DataFrame) -> Table:
-    metrics = with_signal(metrics)
-    table = plain_table()
-    for column in ("", "first", "curve", "last"):
-        table.add_column(column, justify="left" if column in ("", "curve") else "right", no_wrap=True)
-    for name, (label, form) in CURVES.items():
-        values = metrics[name].cast(pl.Float64).to_list() if name in metrics.columns else []
-        known = [value for value in values if value is not None]
-        if known:
-            table.add_row(label, format(known[0], form), sparkline(values), format(known[-1], form))
-    return table
-
-
 def watch_run(
     path: Path, console: Console, *, every_s: float, once: bool, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Show the run in `path`, anew every `every_s` seconds, until no process works on it any more, or `once`."""
+    """Shows the run in `path`, anew every `every_s` seconds, until no process works on it any more, or `once`."""
     run = load_run(path)
     state = run_state(path, run.config)
     if once or not console.is_terminal:

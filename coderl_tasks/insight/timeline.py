@@ -10,19 +10,8 @@ from textwrap import wrap
 import polars as pl
 from markupsafe import Markup
 
-from coderl_tasks.insight.drawing import (
-    CHARACTER,
-    HALF,
-    N_COLOURS,
-    Plot,
-    axis_left,
-    circle,
-    extent,
-    line,
-    number,
-    text,
-    ticks,
-)
+from coderl_tasks.insight import drawing
+from coderl_tasks.insight.drawing import CHARACTER, HALF, N_COLOURS, Plot, circle, line, number, text, ticks
 from coderl_tasks.untrusted_text import printable
 
 WIDTH, LEFT, RIGHT = 1180, 178, 126
@@ -38,17 +27,13 @@ Band = Sequence[tuple[float, float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The picture: its width, the room left and right of the curves, and the steps at their ends."""
+    """The horizontal scale: the width of the picture, where the curves begin and end in it, and the steps there."""
 
     width: int
     left: int
-    right: int
+    end: int
     first: float
     last: float
-
-    @property
-    def end(self) -> int:
-        return self.width - self.right
 
     def x(self, step: float) -> float:
         return self.left + (step - self.first) / max(1.0, self.last - self.first) * (self.end - self.left)
@@ -72,8 +57,12 @@ class Series:
 
     @cached_property
     def clear_line(self) -> list[float] | None:
-        """The values of the clear line, one per known step; None where the known values are the only line."""
-        return None if self.is_area else smoothed([value for _, value in self.known()])
+        """The centred moving mean over a tenth of the curve, one per known step; None for an area or too few points."""
+        values = [value for _, value in self.known()]
+        if self.is_area or len(values) < SMOOTHED_FROM:
+            return None
+        # An odd number of steps, else the mean would be of a time between two of them.
+        return pl.Series(values).rolling_mean(max(3, len(values) // 10) | 1, center=True, min_samples=1).to_list()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +124,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened at a step: `kind` names the lane that it stands in."""
-
-    kind: str
+    kind: str  # names the lane that it stands in
     step: int
     said: str
     link: str | None
@@ -162,7 +149,7 @@ class Timeline:
         longest_label = max((len(words) for panel in self.panels for _, _, words in panel.labels()), default=0)
         width, left, right = (HALF, SMALL_LEFT, SMALL_RIGHT) if self.small else (WIDTH, LEFT, RIGHT)
         right = max(right, round(16 + CHARACTER * longest_label))  # what is right of the curves
-        frame = Frame(width, left, right, min(steps_shown, default=0), max(steps_shown, default=0))
+        frame = Frame(width, left, width - right, min(steps_shown, default=0), max(steps_shown, default=0))
         lanes = list(dict.fromkeys(event.kind for event in self.events))
         top = len(lanes) * LANE + (10 if lanes else 0)
         heights = [TALL if panel.tall or self.small else PANEL for panel in self.panels]
@@ -191,23 +178,17 @@ class Timeline:
             yield _linked(self.link(step), self.said(step), drawn, "hit")
 
     def _lanes(self, frame: Frame, lanes: Sequence[str]) -> Iterable[Markup]:
+        forms = ("", "M{0} {2}L{1} {3}L{0} {4}L{5} {3}Z", "M{0} {2}L{1} {4}L{5} {4}Z")  # lanes differ by these too
         for place, kind in enumerate(lanes):
-            y = place * LANE + LANE / 2 + 2
+            y, form, colour = place * LANE + LANE / 2 + 2, forms[place % 3], f"s{(place + 1) % N_COLOURS}"
             yield text(0, y + 4, kind, "lane")
             yield line("rule", frame.left, y, frame.end, y)
             for event in self.events:
                 if event.kind == kind:
-                    shape = _shape(place, frame.x(event.step), y)
-                    yield _linked(event.link, event.said, shape, "event")
-
-
-def _shape(lane: int, x: float, y: float) -> Markup:
-    """Events differ by the form of their mark as well as by their lane."""
-    if lane % 3 == 0:
-        return circle("s1", x, y, 4.5)
-    forms = ("M{0} {2}L{1} {3}L{0} {4}L{5} {3}Z", "M{0} {2}L{1} {4}L{5} {4}Z")
-    corners = [f"{value:.1f}" for value in (x, x + 5, y - 5, y, y + 5, x - 5)]
-    return Markup('<path class="s{}" d="{}"/>').format((lane + 1) % N_COLOURS, forms[lane % 3 - 1].format(*corners))
+                    x = frame.x(event.step)
+                    corners = form.format(*(f"{value:.1f}" for value in (x, x + 5, y - 5, y, y + 5, x - 5)))
+                    path = Markup('<path class="{}" d="{}"/>').format(colour, corners)
+                    yield _linked(event.link, event.said, path if form else circle("s1", x, y, 4.5), "event")
 
 
 def _linked(link: str | None, said: str, drawn: Markup, kind: str) -> Markup:
@@ -219,10 +200,9 @@ def _linked(link: str | None, said: str, drawn: Markup, kind: str) -> Markup:
 
 
 def _panel(panel: Panel, frame: Frame, top: float, height: float) -> Iterable[Markup]:
-    """The SVG elements of one panel: heading, axis of values, curves, marks with their intervals, and the labels at the
-    right end of the curves. It takes up `height` from `top` on; `frame` has the horizontal scale of all panels."""
+    """One panel, from `top` on: heading, axis of values, curves, marks with intervals, and labels at the right."""
     values = panel.ends()  # all that the axis has to span; none in an empty panel, which gets no axis
-    low, high = extent(values, panel.limits)
+    low, high = drawing.extent(values, panel.limits)
 
     def y(value: float) -> float:
         return top + height - (value - low) / (high - low) * height
@@ -235,24 +215,21 @@ def _panel(panel: Panel, frame: Frame, top: float, height: float) -> Iterable[Ma
             for row, words in enumerate(wrap(panel.heading, LONGEST_HEADING))
         )
     values_named = ticks(low, high, 6 if height == TALL else 2) if values else []
-    yield axis_left(values_named, panel.number_format, y, frame.left, frame.end)
+    yield drawing.axis_left(values_named, panel.number_format, y, frame.left, frame.end)
     if panel.level is not None and values:
         yield line("level", frame.left, y(panel.level), frame.end, y(panel.level))
     for colour, series in enumerate(panel.series):
         if series.known():
             yield from _curve(series, f"s{colour % N_COLOURS}", lambda step, value: (frame.x(step), y(value)))
-    yield from (_whiskers(mark, frame, y) for mark in panel.marks)
+    for mark in panel.marks:
+        place = frame.x(mark.step) + mark.shift
+        ends = line("whisker", place, y(mark.low), place, y(mark.high))
+        point = circle("open" if mark.is_open else "", place, y(mark.value), 4.0 if mark.is_open else 4.5)
+        drawn = Markup('<g class="s{}">{}{}</g>').format(mark.colour % N_COLOURS, ends, point)
+        yield _linked(mark.link, mark.said, drawn, "event")
     labels = [(y(value), colour, words) for value, colour, words in panel.labels()]
     for label_y, colour, words in _apart(labels, top + height):  # moved, so that none lies on another
         yield text(frame.end + 10, label_y + 4, words, f"label s{colour % N_COLOURS}")
-
-
-def _whiskers(mark: Mark, frame: Frame, y: Callable[[float], float]) -> Markup:
-    place = frame.x(mark.step) + mark.shift
-    ends = line("whisker", place, y(mark.low), place, y(mark.high))
-    point = circle("open" if mark.is_open else "", place, y(mark.value), 4.0 if mark.is_open else 4.5)
-    drawn = Markup('<g class="s{}">{}{}</g>').format(mark.colour % N_COLOURS, ends, point)
-    return _linked(mark.link, mark.said, drawn, "event")
 
 
 def _curve(series: Series, colour: str, place: Callable[[float, float], Point]) -> Iterable[Markup]:
@@ -269,16 +246,8 @@ def _curve(series: Series, colour: str, place: Callable[[float, float], Point]) 
     yield _path(f"line {colour}" if smooth is None else f"line {colour} faint", points)
     if smooth is None:
         yield from (circle(colour, *point, 2.5) for point in points)
-        return
-    yield _path(f"line {colour}", [place(step, value) for (step, _), value in zip(known, smooth, strict=True)])
-
-
-def smoothed(values: Sequence[float]) -> list[float] | None:
-    """The centred moving mean of a curve over a tenth of it; None for one of too few points."""
-    if len(values) < SMOOTHED_FROM:
-        return None
-    # An odd number of steps, else the mean would be of a time between two of them.
-    return pl.Series(values).rolling_mean(max(3, len(values) // 10) | 1, center=True, min_samples=1).to_list()
+    else:
+        yield _path(f"line {colour}", [place(step, value) for (step, _), value in zip(known, smooth, strict=True)])
 
 
 def _path(kind: str, points: Sequence[Point]) -> Markup:

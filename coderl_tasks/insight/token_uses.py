@@ -1,7 +1,4 @@
-"""What curation cost a run and what it brought: tokens by use, groups with a signal, problems left alone and revisited.
-
-A group has a signal if the update learned from it: the rewards of its completions differ.
-"""
+"""What curation cost a run and what it brought: tokens by use, groups with a signal, problems revisited."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +18,10 @@ from coderl_tasks.paths import MANIFEST_FILE
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What some `completions` were sampled for; `share` is that of their completion tokens."""
-
     what: str
     completions: int
     tokens: int
-    share: float
+    share: float  # of all completion tokens
 
 
 def uses(run: RunRecord) -> list[Use]:
@@ -39,7 +34,11 @@ def uses(run: RunRecord) -> list[Use]:
     files = (record.rollouts for record in run.evals.values() if record.rollouts is not None)
     lengths = [scan_parquet(file).select(pl.len(), tokens_of).collect().row(0) for file in files]
     evaluated = sum(n for n, _ in lengths), sum(tokens or 0 for _, tokens in lengths)
-    counted = {"profile of the pool": profiled, **_training(run), "evaluations": evaluated}
+    with_signal, without = _training(run)
+    first = run.config.get("first_completions")
+    name = f"groups without, begun with {first} completions" if first else "groups without"
+    counted = {"profile of the pool": profiled, "groups with a signal": with_signal, name: without}
+    counted["evaluations"] = evaluated
     sampled = {what: count for what, count in counted.items() if count[0]}
     completions, tokens = (sum(count[part] for count in sampled.values()) for part in (0, 1))
     rows = [Use(what, *count, count[1] / tokens if tokens else 0.0) for what, count in sampled.items()]
@@ -54,12 +53,10 @@ def _manifest(run: RunRecord) -> dict[str, Any]:
         return {}  # of a pool that was damaged since, a report of the run need not say more
 
 
-def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
+def _training(run: RunRecord) -> list[tuple[int, int]]:
     """Completions and tokens of the groups with and without a signal. The tokens themselves can be gigabytes."""
     groups = run.groups.group_by("step", "has_signal").agg(pl.col("sampled").sum())
     by_step = {(step, has_signal): n for step, has_signal, n in groups.iter_rows()}
-    first = run.config.get("first_completions")
-    without = f"groups without, begun with {first} completions" if first else "groups without"
     counts, tokens = [0, 0], [0, 0]
     for row in run.metrics.iter_rows(named=True):
         sides = [by_step.get((row["step"], has_signal), 0) for has_signal in (True, False)]
@@ -67,7 +64,7 @@ def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
         lost = round(total * (row["tokens_without_signal"] or 0.0))
         counts = [sum(pair) for pair in zip(counts, sides, strict=True)]
         tokens = [tokens[0] + total - lost, tokens[1] + lost]
-    return {"groups with a signal": (counts[0], tokens[0]), without: (counts[1], tokens[1])}
+    return [*zip(counts, tokens, strict=True)]
 
 
 def uses_table(rows: Sequence[Use]) -> Table[Use]:
@@ -81,8 +78,7 @@ def uses_table(rows: Sequence[Use]) -> Table[Use]:
 
 
 def visits_in_words(run: RunRecord) -> list[str]:
-    """Sentences about how the run visited its pool: how many problems it sampled, with selection=adaptive how many are
-    left alone as solved or hopeless, and how often a problem was revisited after a group without a signal."""
+    """Sentences about how the run visited its pool."""
     if not len(run.groups) or not len(run.metrics):
         return []
     pool_size, last = _manifest(run).get("kept"), run.metrics.row(-1, named=True)
@@ -110,16 +106,14 @@ def visits_in_words(run: RunRecord) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The tokens that one use took, and what they cost in USD; None where a price is not known."""
-
     use: str
     tokens: Tokens
-    usd: float | None
+    usd: float | None  # None where a price is not known
 
 
 def costs(run: RunRecord) -> list[Spent]:
-    """What a run's tokens were spent on, the last row for all; empty before step 0. `lost` has groups
-    that were sampled anew, and the samples of `GrpoSession.sample`."""
+    """What tokens were spent on, the last row for all; empty before step 0. `lost`: groups that were sampled anew, and
+    the samples of `GrpoSession.sample`."""
     if not len(run.metrics):
         return []
     # Those of `coderl evaluate` too, and unfinished ones, but no copies.

@@ -3,11 +3,9 @@
 What a kill left unsent the next start sends from the file, where the tracker can say what it has. A local trackio can;
 of W&B, a trackio server and a collector nobody asks, and there what a kill caught on the way stays missing.
 
-OpenTelemetry gets a span per step, with a child span per phase and the step's metrics as attributes. The SDK's batch
-processor sends them in its own thread: no step waits for a collector, or fails if it is down. Spans are made from the
-row of metrics.jsonl: the phases' lengths are laid end to end, up to the time of logging. With staleness, sampling may
-begin before its step. Each step is a trace, because a trace shows only after its end, days for a run. Not covered:
-evaluations, and OpenTelemetry's metrics and logs.
+OpenTelemetry gets a span per step, with a child span per phase and the row's values as attributes. Each step is a
+trace, because a trace shows only after its end, days for a run. The SDK's batch processor sends in its own thread: no
+step waits for a collector. Not covered: evaluations, and OpenTelemetry's metrics and logs.
 """
 
 import hashlib
@@ -132,8 +130,7 @@ class StepSpans(Tracker):
     """Sends the steps of run `run` as spans. The tracer is its own: Prefect's spans, and others, go where they went."""
 
     def __init__(self, run: str) -> None:
-        """Opens a connection to the OTLP collector that the OTEL_* variables name. `run` is the run's name, an
-        attribute of each span. Raises ImportError without the extra `otel`, ValueError if a variable is wrong."""
+        """Raises ImportError without the extra `otel`, ValueError if an OTEL_* variable is wrong."""
         super().__init__()
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -178,9 +175,7 @@ class StepSpans(Tracker):
         return None
 
     def _send(self, row: Row) -> None:
-        """Sends the spans of a row of metrics that was just written: one of the step, with the row's values as
-        attributes, and within it one per phase. The row of an evaluation has no times, and gets no span."""
-        if is_eval_row(row):
+        if is_eval_row(row):  # it has no times
             return
         from opentelemetry.context import Context
         from opentelemetry.trace import set_span_in_context
@@ -223,12 +218,10 @@ class PrometheusTracker(Tracker):
 
     def __init__(self, folder: Path, address: str) -> None:
         super().__init__()
-        run, self._metrics_file = folder.name, folder / "metrics.jsonl"
-        self._labels = {"run": run}
+        self._metrics_file, self._labels = folder / "metrics.jsonl", {"run": folder.name}
         self._row: Row = {}
-        self._tokens = dict.fromkeys(METRICS, 0)
-        self._committed_at = 0.0
-        self._out = published(address, run, self._collect)
+        self._tokens, self._committed_at = dict.fromkeys(METRICS, 0), 0.0
+        self._out = published(address, folder.name, self._collect)
 
     @classmethod
     def of_environment(cls, folder: Path) -> Self | None:
@@ -261,14 +254,11 @@ class PrometheusTracker(Tracker):
         self._out.close()
 
     def _collect(self) -> "Iterable[Metric]":
-        """The run's metrics as Prometheus reads them: when the last step was committed, tokens of all steps, and the
-        numbers of the newest row, those of columns NAME/SERVER with a label for the server."""
         from prometheus_client.core import CounterMetricFamily
 
         if self._row:
-            yield gauge(
-                "last_commit_timestamp_seconds", "When the last step was committed.", self._committed_at, self._labels
-            )
+            words = "When the last step was committed."
+            yield gauge("last_commit_timestamp_seconds", words, self._committed_at, self._labels)
         tokens = CounterMetricFamily("coderl_tokens", "Tokens of all steps.", labels=["run", "kind"])
         for kind, number in self._tokens.items():
             tokens.add_metric([self._labels["run"], kind.removeprefix("tokens_")], number)
@@ -295,7 +285,7 @@ def directory_id(folder: Path) -> str:
 
 
 def import_tracker(name: str) -> ModuleType:
-    """The package `name` of a tracker, wandb or trackio; ConfigError with the way to install it if it is missing."""
+    """The package of a tracker; ConfigError if it is missing."""
     try:
         return __import__(name)
     except ImportError as error:

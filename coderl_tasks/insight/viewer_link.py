@@ -1,9 +1,6 @@
-"""Addresses of the viewer's pages, for what leads to them: `coderl watch`, reports, artifacts.
-
-A viewer of all runs and pools writes its port to a file and keeps the file locked while it lives. Links are without
-the viewer's key, as reports and artifacts are passed on: a browser that has opened the address that the viewer printed
-keeps the key in a cookie.
-"""
+"""Addresses of the viewer's pages, for what leads to them: `coderl watch`, reports, artifacts. A viewer of all runs and
+pools writes its port to a file and keeps that locked while it lives. Links are without the viewer's key, as reports are
+passed on: a browser that has opened the address that the viewer printed keeps the key in a cookie."""
 
 import fcntl
 import shlex

@@ -1,11 +1,9 @@
 """Rules that find what is wrong in a run, and the setting that helps, for the console and the report.
 
-`Watch` takes the rows of metrics.jsonl and reports when a problem begins, is twice as bad, or is over. This depends on
-the rows only: a resumed run feeds it the recorded rows, and nothing is reported twice.
-
-Every rule judges a window of steps, since one step is noise: a mean reward over 5 steps of 8 problems has a standard
-deviation of 0.07 with a constant policy. A sign is over if it was absent for QUIET steps. Rewards lie in [0, 1], but
-with environment=custom they can be scores of any size.
+`Watch` reports when a problem begins, is twice as bad, or is over, from the rows of metrics.jsonl alone: a resumed run
+feeds it the recorded rows, and nothing is reported twice. Every rule judges a window of steps, since one is noise: a
+mean reward over 5 steps of 8 problems has a standard deviation of 0.07 with a constant policy. Rewards lie in [0, 1],
+but with environment=custom they can be scores of any size.
 """
 
 import heapq
@@ -28,8 +26,7 @@ from coderl_tasks.settings.train_settings import BATCH_SIZE, COMPLETIONS, GROUP_
 from coderl_tasks.stats import wilson_interval
 
 WINDOW, QUIET = 10, 5
-FEWEST = 5
-"""Steps before a mean over the window is judged: in the recipe's own first run all groups of its second step are 0."""
+FEWEST = 5  # steps before a mean is judged: in the recipe's own first run all groups of its second step are 0
 LOOK_BACK = 200  # steps in which an earlier, better state is looked for; bounds what a step of a long run costs
 SEVERAL = 5  # faults up to which one more is not worse
 WORSE = 2.0  # a sign that has grown by this factor since it was last reported is reported again
@@ -38,10 +35,8 @@ Row = Mapping[str, Any]
 
 
 class Sign(NamedTuple):
-    """What was found, and the number that tells whether it grows."""
-
     what: str
-    size: float
+    size: float  # tells whether it grows
 
 
 class Remedy(NamedTuple):
@@ -49,7 +44,6 @@ class Remedy(NamedTuple):
     how: str
 
     def text(self, config: Row) -> str:
-        """What to do, the value now, and whether the run can go on with another one."""
         value = config.get(self.setting)
         # Of the step's sizes config.json has the recipe's pair, and people are told the other.
         if self.setting == PROBLEMS:
@@ -65,9 +59,9 @@ class Remedy(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """The rows of a run up to a step; `config` is what config.json says of it."""
+    """The rows of a run up to a step."""
 
-    config: Row
+    config: Row  # what config.json says
     steps: list[Row] = field(default_factory=list)
     evals: list[Row] = field(default_factory=list)
 
@@ -98,21 +92,18 @@ def _no_signal(history: History) -> float | None:
     return skipped / total if judged > 0.5 + 1.64 * math.sqrt(0.25 / groups) else None
 
 
-def _equal_groups(history: History, name: str, equal: str, verdict: str) -> Sign | None:
+def _equal_groups(history: History, name: str) -> Sign | None:
     without, share = _no_signal(history), history.recent(name)
-    # Where half of them are of each kind, both are named.
-    if without is None or share is None or share < 0.4 * without:
+    if without is None:
         return None
-    skipped = f"{without:.0%} of the last groups had equal rewards and gave no gradient"
-    return Sign(f"{skipped}, {share:.0%} of all of them only {equal}: {verdict}", share)
-
-
-def _all_zero(history: History) -> Sign | None:
-    sign, without = _equal_groups(history, "groups_all_zero", "0 or less", _TOO_HARD), _no_signal(history)
-    if sign is not None or without is None or not _none_right(history):
-        return sign
-    skipped = f"{without:.0%} of the last groups had equal rewards and gave no gradient"
-    return Sign(f"{skipped}, and no completion was right: {_TOO_HARD}", without)
+    skipped, is_zero = f"{without:.0%} of the last groups had equal rewards and gave no gradient", name.endswith("zero")
+    too_easy = "converged, or the pool is too easy: if Pass@1 is good, stop here"
+    verdict = "the pool looks too hard" if is_zero else too_easy
+    if share is not None and share >= 0.4 * without:  # where half of them are of each kind, both are named
+        return Sign(f"{skipped}, {share:.0%} of all of them only {'0 or less' if is_zero else '1'}: {verdict}", share)
+    if is_zero and _none_right(history):
+        return Sign(f"{skipped}, and no completion was right: {verdict}", without)
+    return None
 
 
 def _none_right(history: History) -> bool:
@@ -126,7 +117,7 @@ def _other_equal_groups(history: History) -> Sign | None:
     without = _no_signal(history)
     if without is None or all_zero is None or all_one is None or all_zero + all_one > 0.6 * without:
         return None
-    if _none_right(history):  # `_all_zero` reports these
+    if _none_right(history):  # the rule all_zero reports these
         return None
     return Sign(
         f"{without:.0%} of the last groups had equal rewards, neither 0 nor 1, and gave no gradient: the reward "
@@ -152,9 +143,9 @@ def _low_format(history: History) -> Sign | None:
     rate = history.recent("format_rate")
     if rate is None or rate >= 0.5:  # a base model that was told the format keeps to it in most of its answers
         return None
-    did = "gave their answer in the format that the prompt asks for"
-    if _is_chat(history.config):
-        did = "held a code block: is the renderer the model's own?"
+    did = "held a code block: is the renderer the model's own?"
+    if not _is_chat(history.config):
+        did = "gave their answer in the format that the prompt asks for"
     return Sign(f"only {rate:.0%} of the last completions {did}", 1 - rate)
 
 
@@ -177,10 +168,9 @@ def _format_falls(history: History) -> Sign | None:
 
 
 def _reward_without_pass_at_1(history: History) -> Sign | None:
-    """A warning that the policy may be gaming the tests: the reward rose by at least 0.1 and 3 standard errors, but
-    Pass@1 by at most a quarter of that, and by less than the reward even at the upper bound of its own gain. Pass@1 is
-    compared between the first and the last evaluation, the mean reward between the first WINDOW and the last WINDOW
-    steps that lie between these two. `history` has the rows of metrics.jsonl up to now. None: no such sign."""
+    """The policy may game the tests: the reward rose by at least 0.1 and 3 standard errors, but Pass@1 by at most a
+    quarter of that, and by less than the reward even at the upper bound of its own gain. Pass@1 is compared between the
+    first and the last evaluation, the reward between the first and the last WINDOW steps that lie between these two."""
     if not history.evals:
         return None
     # The first and the last evaluation may have more problems than those between: compare equal numbers only.
@@ -188,18 +178,16 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
     comparable = [row for row in history.evals if row.get("eval/n") == last.get("eval/n")]
     first, n = comparable[0], last.get("eval/n")  # `first` is `last` if no other one is comparable
     start, end = (bisect_right(history.steps, row["step"], key=itemgetter("step")) for row in (first, last))
-
-    def first_with_reward(indices: Iterable[int]) -> list[int]:
-        """The first WINDOW of `indices` whose step has a reward. It stops there, because this runs after each step."""
-        return [*islice((index for index in indices if history.steps[index].get("mean_reward") is not None), WINDOW)]
-
-    early_steps = first_with_reward(range(start, end))
-    late_steps = first_with_reward(reversed(range(start, end)))  # the latest first
+    between = range(start, end)
+    # The first and the last WINDOW steps with a reward: no more are looked at, because this runs after each step.
+    early_steps, late_steps = (
+        [*islice((index for index in order if history.steps[index].get("mean_reward") is not None), WINDOW)]
+        for order in (between, reversed(between))
+    )
     windows_overlap = len(early_steps) < WINDOW or max(early_steps) >= min(late_steps)
     if windows_overlap or not n:
         return None
-    early = [history.steps[index]["mean_reward"] for index in early_steps]
-    late = [history.steps[index]["mean_reward"] for index in late_steps]
+    early, late = ([history.steps[index]["mean_reward"] for index in part] for part in (early_steps, late_steps))
     gain = statistics.fmean(late) - statistics.fmean(early)
     before, after = first["eval/mean_correct"], last["eval/mean_correct"]
     # A small evaluation may hide a gain of Pass@1: take the upper end of its one-sided 95% interval. That is too high
@@ -229,12 +217,11 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
 
 
 def _loss_explodes(history: History) -> Sign | None:
-    """A sign if two of the last five steps have a loss per token that is impossible with ratios near 1. The loss is at
-    most the mean of |advantage| times the ratio. With every estimator a group's mean |advantage| is at most 2, as
-    `AdvantageRule` requires; healthy runs have losses of 0.01, since advantages cancel. Some losses also weigh a token
-    by its log-probability, whose mean is the entropy. A KL penalty is centred over the step's tokens and adds 0 to the
-    sum. With environment=custom rewards can be scores of any size: there a loss is judged by the usual standard
-    deviation of the advantages, unless maxrl has divided these by the mean reward."""
+    """Two of the last five steps have a loss per token that is impossible with ratios near 1. The loss is at most the
+    mean of |advantage| times the ratio, and `AdvantageRule` bounds a group's mean |advantage| by 2; healthy runs have
+    losses of 0.01, since advantages cancel. Some losses also weigh a token by its log-probability, whose mean is the
+    entropy. A KL penalty is centred over the step's tokens and adds 0 to the sum. With environment=custom a loss is
+    judged by the usual deviation of the advantages, unless maxrl has divided these by the mean reward."""
     rows = [row for row in history.steps[-LOOK_BACK:] if row.get("n_tokens") and row.get("loss") is not None]
     losses = [abs(row["loss"]) / row["n_tokens"] for row in rows]
     if len(losses) < FEWEST:
@@ -278,16 +265,13 @@ def _base_gap(history: History) -> Sign | None:
     return Sign(f"KL to the base model jumped from {before:.2f} to {now:.2f} nats per token: too large updates", now)
 
 
-def _by_chance(history: History, deviations: float) -> float:
-    """How far two means of the reward over five steps can lie apart because their problems differ, in so many standard
-    deviations; 0 if unknown. A problem's own mean reward has a variance of about 0.1 in a pool of mixed problems."""
+def _least_change(history: History, means: Sequence[float], least: float, deviations: float) -> float:
+    """How far two of the reward's `means` over five steps must lie apart to tell something: `least` and beyond chance,
+    `deviations` of what differing problems make. A problem's own mean reward has a variance of about 0.1 in a pool of
+    mixed problems. Larger scores of environment=custom are measured by the largest."""
     groups = history.recent("groups_total")
-    return deviations * math.sqrt(2 * 0.1 / (5 * groups)) if groups else 0.0
-
-
-def _reward_size(means: Sequence[float]) -> float:
-    """What `means` of the reward are measured by: 1, or the largest where scores of environment=custom are larger."""
-    return max(1.0, *map(abs, means))
+    by_chance = deviations * math.sqrt(2 * 0.1 / (5 * groups)) if groups else 0.0
+    return max(1.0, *map(abs, means)) * max(least, by_chance)
 
 
 def _oscillates(history: History) -> Sign | None:
@@ -295,7 +279,7 @@ def _oscillates(history: History) -> Sign | None:
     means = history.means("mean_reward")[-40:]
     if len(means) < 15:
         return None
-    swing = _reward_size(means) * max(0.2, _by_chance(history, 3))
+    swing = _least_change(history, means, 0.2, 3)
     turns, low, high, rising = 0, means[0], means[0], None
     for value in means[1:]:
         low, high = min(low, value), max(high, value)
@@ -317,7 +301,7 @@ def _reward_collapse(history: History) -> Sign | None:
         return None
     peak, now = max(means), means[-1]
     # Four: the peak is the highest of many means.
-    if peak - now < _reward_size(means) * max(0.15, _by_chance(history, 4)) or now > 0.6 * peak:
+    if peak - now < _least_change(history, means, 0.15, 4) or now > 0.6 * peak:
         return None
     # The middle one of the five steps that the mean is over.
     step = history.steps[-LOOK_BACK:][means.index(peak) + 2]["step"]
@@ -342,10 +326,9 @@ def _entropy_collapse(history: History) -> Sign | None:
 
 
 def _truncation(history: History) -> Sign | None:
-    rate = history.recent("truncated_rate")
-    if rate is None or rate <= 0.1:  # one in ten is cut off in many healthy runs of models that think
-        return None
-    return Sign(f"{rate:.0%} of the last completions ran into max_tokens: the policy learns to be short", rate)
+    rate = history.recent("truncated_rate") or 0.0
+    said = f"{rate:.0%} of the last completions ran into max_tokens: the policy learns to be short"
+    return Sign(said, rate) if rate > 0.1 else None  # one in ten is cut off in many healthy runs of models that think
 
 
 def _time_outs(history: History) -> Sign | None:
@@ -360,11 +343,10 @@ def _time_outs(history: History) -> Sign | None:
     )
 
 
-def _counted(history: History, name: str, what: str) -> Sign | None:
-    """Any of the faults that a metric counts; `what` is told their number and in how many steps there were some."""
+def _counted(history: History, name: str) -> Sign | None:
     values = history.values(name)
     count, steps = round(sum(values)), sum(value > 0 for value in values)
-    return Sign(what.format(count=count, steps=steps), max(count, SEVERAL)) if count else None
+    return Sign(COUNTED[name].format(count=count, steps=steps), max(count, SEVERAL)) if count else None
 
 
 def _duplicates(history: History) -> Sign | None:
@@ -410,8 +392,6 @@ def _holdback_gap(history: History) -> Sign | None:
 
 
 class Rule(NamedTuple):
-    """Something that can be off: how it is found in the rows so far, and what mends it."""
-
     name: str
     find: Callable[[History], Sign | None]
     remedies: tuple[Remedy, ...] = ()
@@ -425,6 +405,9 @@ DIFFERING = Remedy("pool", "problems that differ more")
 PARTIAL = Remedy("reward", "fraction, for partial credit")
 LONGER, LARGER_GROUPS = Remedy("max_tokens", "raise"), Remedy("completions_per_problem", "raise")
 RENDERER = Remedy("renderer_name", "check it against the model")
+HARDER = Remedy("pool", "harder problems, curated with a lower band_high")
+MORE_TESTS = Remedy("pool", "problems with more tests")
+QUARANTINE = Remedy("on_hack", "quarantine, so that they have no reward")
 
 COUNTED = {
     "reward_errors": "{count} in {steps} of the last steps: put the reward function right first, do not train through "
@@ -433,25 +416,19 @@ COUNTED = {
     "left out of their groups: look at the sandbox (coderl doctor; named query: infra)",
     "samples_skipped": "{count} samples in {steps} steps came without log-probabilities that can be trained on, and "
     "were left out of their groups: the Tinker service's doing (coderl doctor --probe)",
+    "suspicious": "{count} programs in {steps} of the last steps seem to have taken their reward from the tests or the "
+    "grader: look at them (named query: suspicious)",
 }
 """Faults that a metric of that name counts."""
-_suspicious = partial(
-    _counted,
-    name="suspicious",
-    what="{count} programs in {steps} of the last steps seem to have taken their reward from the tests or the grader: "
-    "look at them (named query: suspicious)",
-)
-_TOO_HARD = "the pool looks too hard"
-_TOO_EASY = "converged, or the pool is too easy: if Pass@1 is good, stop here"
-_all_one = partial(_equal_groups, name="groups_all_one", equal="1", verdict=_TOO_EASY)
+_all_zero, _all_one = (partial(_equal_groups, name=f"groups_all_{reward}") for reward in ("zero", "one"))
 RULES = (
     Rule("all_zero", _all_zero, (EASIER, HOTTER, LONGER, LARGER_GROUPS, PARTIAL, OTHERS)),
-    Rule("all_one", _all_one, (Remedy("pool", "harder problems, curated with a lower band_high"), OTHERS)),
+    Rule("all_one", _all_one, (HARDER, OTHERS)),
     Rule("equal_groups", _other_equal_groups, (LARGER_GROUPS, HOTTER, DIFFERING, OTHERS)),
     Rule("never_one", _never_one),
     Rule("low_format", _low_format, (RENDERER, LONGER)),
     Rule("format_rate_falls", _format_falls, (LOWER_LR, RENDERER)),
-    Rule("reward_without_pass_at_1", _reward_without_pass_at_1, (Remedy("pool", "problems with more tests"),)),
+    Rule("reward_without_pass_at_1", _reward_without_pass_at_1, (MORE_TESTS,)),
     Rule("loss_explodes", _loss_explodes, (LOWER_LR,)),
     Rule("KL_spike", _kl_spike, (LOWER_LR, COOLER)),
     Rule("rewards_oscillate", _oscillates, (LOWER_LR, COOLER)),
@@ -459,9 +436,9 @@ RULES = (
     Rule("entropy_collapse", _entropy_collapse, (HOTTER, LOWER_LR)),
     Rule("truncation", _truncation, (LONGER,)),
     Rule("time-outs_dominate", _time_outs, (Remedy("reward_timeout", "lower, or higher for slow tests"),)),
-    *(Rule(name, partial(_counted, name=name, what=what)) for name, what in COUNTED.items()),
-    Rule("holdback_gap", _holdback_gap, (Remedy("pool", "problems with more tests"),)),
-    Rule("suspicious", _suspicious, (Remedy("on_hack", "quarantine, so that they have no reward"),)),
+    *(Rule(name, partial(_counted, name=name)) for name in COUNTED if name != "suspicious"),
+    Rule("holdback_gap", _holdback_gap, (MORE_TESTS,)),
+    Rule("suspicious", partial(_counted, name="suspicious"), (QUARANTINE,)),
     Rule("clones", _duplicates),
 )
 """The rows of the recipes' tables, and what this project met. What ends a run has no metrics: `memory_advice`."""
@@ -477,7 +454,7 @@ Not all for which a remedy is known: an act has to help without anybody looking.
 
 @dataclass(slots=True)
 class Episode:
-    """A sign, first seen in step `begun`; `said` is its size when last said, `over` the first step without it."""
+    """A sign, first seen in step `begun`; `said` is its size when last said; `over`: the first step without it."""
 
     rule: Rule
     begun: int
@@ -489,10 +466,8 @@ class Episode:
 
 
 class Notice(NamedTuple):
-    """A line to say, and whether it is a warning: not where something is over."""
-
     text: str
-    is_warning: bool
+    is_warning: bool  # not where something is over
 
     @property
     def line(self) -> str:
@@ -500,8 +475,6 @@ class Notice(NamedTuple):
 
 
 class Watch:
-    """Follows a run, row by row of its metrics.jsonl; `config` is what config.json says."""
-
     def __init__(self, config: Row, rows: Iterable[Row] = ()) -> None:
         self.history = History(config)
         self.episodes: list[Episode] = []
@@ -510,7 +483,7 @@ class Watch:
             self.add(row)
 
     def add(self, row: Row) -> list[Notice]:
-        """Take a row, of a step or of an evaluation; what to say of it. An evaluation may come again."""
+        """What to say of a further row, of a step or of an evaluation, which may come again."""
         if is_eval_row(dict(row)):
             others = [other for other in self.history.evals if row_identity(dict(other)) != row_identity(dict(row))]
             self.history.evals = [*others, row]
@@ -566,7 +539,7 @@ def watched(run: RunRecord) -> Watch:
 
 
 def acts(run: RunRecord) -> list[tuple[int, str]]:
-    """What steer=act changed, and why, each after its step."""
+    """What steer=act changed after which step, and why."""
     return [(row["step"], str(row["act"])) for row in run.metrics.iter_rows(named=True) if row.get("act")]
 
 

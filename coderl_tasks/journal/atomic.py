@@ -1,12 +1,11 @@
 """Files that neither a crash nor a second process can spoil: how everything below a run's directory is written.
 
-1. A whole file is written beside its place, synced to disk, then renamed over it. A crash at any moment leaves the old
-   file or the new one, and perhaps a `.NAME.*.tmp`: see `remove_leftovers`.
-2. JSON lines, one object per line, are appended durably. A crash while appending leaves at most a torn last line.
-3. A file that is damaged all the same (a full disk, a bad copy) raises `DamagedFileError` when it is read. `set_aside`
+1. A whole file is written beside its place, synced to disk, then renamed over it: a crash leaves the old file or the
+   new one, and perhaps a `.NAME.*.tmp` (`remove_leftovers`).
+2. JSON lines are appended durably. A crash while appending leaves at most a torn last line.
+3. A file that is damaged all the same (a full disk, a bad copy) raises `DamagedFileError` when it is read; `set_aside`
    keeps it for people under another name, so that its work is done again.
 4. Whatever is written below a folder that this process holds (`directory_lock`) first asks whether it still does.
-5. Nothing is begun on a disk that is nearly full (`require_room`).
 """
 
 import io
@@ -43,9 +42,8 @@ class DamagedFileError(DataError):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yields an open file, which takes the place of `path` atomically when the block ends without an error; after an
-    error `path` is as before. Its folder must exist. Raises DirectoryMovedError if a run directory that this process
-    has locked was moved or replaced meanwhile."""
+    """Yields an open file, which takes the place of `path` atomically when the block ends without an error. The folder
+    must exist. Raises as `require_in_place`."""
     require_in_place(path)
     # In the same folder, as a rename is atomic only within a file system. Not one of tempfile's: its mode 0600
     # would outlive the rename, where the umask is to decide.
@@ -101,9 +99,7 @@ def path_in_errors(path: Path) -> Iterator[None]:
 
 def write_json(path: Path, value: Any) -> None:
     """Put `value` at `path` as indented JSON. NaN and infinities are refused (ValueError): JSON has none."""
-    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
-    with replacing(path) as file:
-        file.write(f"{text}\n".encode())
+    write_bytes(path, f"{json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)}\n".encode())
 
 
 def write_parquet(path: Path, frame: pl.DataFrame, rows_per_group: int | None = None) -> None:
@@ -139,6 +135,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def try_read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object at `path`, None if it is missing (also: below a file) or damaged."""
+    with suppress(FileNotFoundError, NotADirectoryError, DamagedFileError):
+        return read_json(path)
+    return None
+
+
 def read_parquet(
     path: Path,
     schema: Mapping[str, pl.DataType] | None = None,
@@ -148,10 +151,9 @@ def read_parquet(
 ) -> pl.DataFrame:
     """Returns the table at `path`, checked against the column types in `schema` (None: unchecked).
 
-    A file may lack columns of `schema` that are not `required` (None: all are): older files do. These columns are then
-    filled with nulls, and the columns put in the order of `schema`. `others=False` skips columns outside `schema`.
-    Raises FileNotFoundError, or DamagedFileError for a file that is not parquet, lacks a required column or has one of
-    another type."""
+    Columns of `schema` that an older file may lack, those not `required` (None: all are), are filled with nulls, and
+    the columns put in the order of `schema`. `others=False` skips columns outside `schema`. Raises FileNotFoundError,
+    or DamagedFileError for a file that is not parquet, lacks a required column or has one of another type."""
     data = _regular_file_bytes(path)
     try:
         wanted = None  # all columns
@@ -175,9 +177,8 @@ def read_parquet(
 def scan_parquet(files: Path | bytes | list[Path], schema: Mapping[str, pl.DataType] | None = None) -> pl.LazyFrame:
     """The rows of parquet files, lazily. Names are taken as they are: a directory's own brackets are no pattern. With
     `schema` the rows have its columns, null where a file (of an older run) lacks one."""
-    if schema is None:
-        return pl.scan_parquet(files, glob=False)
-    return pl.scan_parquet(files, schema=schema, missing_columns="insert", glob=False)
+    columns = "raise" if schema is None else "insert"
+    return pl.scan_parquet(files, schema=schema, missing_columns=columns, glob=False)
 
 
 def set_aside(path: Path) -> Path:
@@ -200,8 +201,7 @@ def remove_leftovers(folder: Path) -> int:
 
 
 def make_folder(folder: Path, *, private: bool = False) -> Path:
-    """Create `folder` and its parents where they are missing, durably, for this user alone if `private`.
-    DirectoryMovedError if it would be created where a folder was that this process holds."""
+    """Create `folder` and its parents, durably, for this user alone if `private`. Raises as `require_in_place`."""
     require_in_place(folder)
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     if private:
@@ -229,8 +229,8 @@ def free_bytes(folder: Path) -> int:
 
 
 def require_room(folders: Iterable[Path], more: int = 0) -> None:
-    """Raise InfraError if one of `folders` is on a disk with less than LEAST_FREE and `more` bytes left. It is worth a
-    retry: a deployment's run waits for it, and any run goes on where it stopped."""
+    """Raise InfraError, which is worth a retry, if one of `folders` is on a disk with less than LEAST_FREE and `more`
+    bytes left."""
     for folder in folders:
         free, least = free_bytes(folder), LEAST_FREE + more
         if free < least:
@@ -241,8 +241,7 @@ def require_room(folders: Iterable[Path], more: int = 0) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The objects in `path`, none if it is missing, without a torn last line. DamagedFileError for another damaged
-    line."""
+    """The objects in `path`, none if it is missing, without a torn last line. Raises as `_parse_rows`."""
     return _parse_rows(path)[0]
 
 
@@ -257,8 +256,7 @@ def append_row(path: Path, row: Row) -> None:
                 # One byte and not the file: a long run appends thousands of rows, and would read more with each.
                 file.seek(size - 1)
                 torn = file.read(1) != b"\n"
-    # A row appended to a torn line would merge with it, and the damage would then lie before the last line, where it
-    # is no longer known to be a crash's.
+    # A row appended to a torn line would merge with it: damage before the last line, which no crash explains.
     if torn:
         repair(path)
     with path_in_errors(path), path.open("ab") as file:
@@ -319,6 +317,6 @@ def _parse_rows(path: Path) -> tuple[list[Row], bool]:
         if not isinstance(row, dict):
             raise DamagedFileError(path, f"line {number} is not a JSON object")
         rows.append(row)
-    # Drop a tail without its newline even if it is complete: `append_row` has not returned, so its caller does not rely
-    # on the row. This also lets readers work without the lock.
+    # Drop a tail without its newline even if it is complete: nobody relies on it, as `append_row` has not returned.
+    # This also lets readers work without the lock.
     return rows, bool(tail)

@@ -103,9 +103,8 @@ class ExpiringState:
 
 def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]:
     """Returns the training states of `run` that the service deletes after a time, newest first, as far as a resume can
-    start from them: a run saves one after (almost) every step and keeps the newest few. `config` is the run's. A step
-    with a checkpoint is omitted: its state stays. `expires` is an estimate: the commit's time plus the lifetime that
-    the service was asked for."""
+    start from them. `config` is the run's. A step with a checkpoint is omitted: its state stays. `expires` is an
+    estimate: the commit's time plus the lifetime that the service was asked for."""
     recorded = {key: config[key] for key in ("rolling_save", "max_steps_off_policy") if config.get(key) is not None}
     settings = TrainSettings().filled_from(recorded)  # an older run lacks some: the defaults
     hours, keep = settings.rolling_save.hours, settings.rolling_states

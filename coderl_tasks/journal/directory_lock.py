@@ -1,15 +1,12 @@
 """One process at a time works in a folder, whichever host it is on.
 
 1. On one host the kernel decides, by a POSIX record lock (`lockf`) on a file in the folder. It ends with the process
-   that took it, however it ends; a forked child does not keep it, as it would keep its parent's `flock`. It does not
-   tell two users in one process apart, so a table in the process does.
-2. Between hosts it may not be enough: some network file systems keep such a lock to one host, and others keep it for
-   minutes after its host is gone. So the lock file says who holds the folder, and its holder writes it anew every
-   BEAT_S (a lease). A process on another host takes the folder over once it has seen no beat for LEASE_S. It measures
-   that by its own clock alone, as clocks of hosts differ. A holder that ends in order says so, and nobody waits.
-3. Whoever writes in the folder first asks whether this process still holds it (`require_in_place`), and writes nothing
-   if not: another host may have taken it over while this one was stopped or without a network, or the folder was
-   moved, and the lock with it.
+   that took it; a forked child does not keep it, as it would keep its parent's `flock`. It does not tell two users in
+   one process apart, so a table in the process does.
+2. Between hosts it may not be enough: some network file systems keep such a lock to one host, others keep it for
+   minutes after its host is gone. So the holder writes its record into the lock file anew every BEAT_S (a lease). A
+   process on another host takes the folder over once it has seen no beat for LEASE_S, by its own clock.
+3. Whoever writes in the folder first asks whether this process still holds it (`require_in_place`).
 """
 
 import errno
@@ -63,8 +60,7 @@ _now = partial(time.clock_gettime, time.CLOCK_BOOTTIME)  # seconds that go on wh
 @dataclass(slots=True)
 class _Hold:
     """A folder that this process holds: what tells it from another one put in its place, and the descriptor of its lock
-    file, which knows where the folder is now. `process` is whose it is: a forked child inherits the table of holds, but
-    not the locks."""
+    file. `process` is the holder's: a forked child inherits the table of holds, but not the locks."""
 
     process: int
     folder: os.stat_result
@@ -114,13 +110,12 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
     process."""
 
     def __init__(self, folder: Path, name: str = RUN_LOCK, instead: str = "choose another log_path") -> None:
-        """Take the lock on file `name` of `folder`, or raise DirectoryBusyError. Its message names the holder and ends
-        with `instead`, which says what else the user can do.
+        """Take the lock on file `name` of `folder`, or raise DirectoryBusyError, which names the holder and says what
+        to do `instead`.
 
-        The lock file contains its holder's record. If a process of this host holds the lock, the kernel knows that, and
-        the error comes at once. A holder on another host rewrites its record as a sign of life. If the record stays the
-        same for LEASE_S, the lock is taken over; if the file system then still keeps the lock of the dead host, this
-        waits for up to OUTLIVED_S."""
+        If a process of this host holds the lock, the error comes at once. If the record of a holder on another host
+        stays the same for LEASE_S, the lock is taken over; if the file system then still keeps the lock of the dead
+        host, this waits for up to OUTLIVED_S."""
         self._key = folder.resolve() / name
         first_record: dict[str, Any] | None = None  # of a holder on another host, as first read
         first_read = begun = _now()
@@ -189,8 +184,8 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
 
 
 def held_by(folder: Path, name: str = RUN_LOCK) -> str | None:
-    """Who holds `folder` by its lock file `name`, None if nobody does. It asks without taking the lock, so that nobody
-    finds it taken. That a holder on another host lives is guessed by the time of its last sign of life."""
+    """Who holds `folder` by its lock file `name`, None if nobody does; asked without taking the lock. That a holder on
+    another host lives is guessed by the time of its last sign of life."""
     key = folder.resolve() / name
     with _held_guard:
         # To open the file here, and to close it again, would end this process's own lock.
@@ -207,10 +202,9 @@ def held_by(folder: Path, name: str = RUN_LOCK) -> str | None:
 
 
 def require_in_place(path: Path) -> None:
-    """Call this before writing at `path`. If this process has locked `path` or a folder above it, raises
-    DirectoryMovedError where that folder was moved, removed or replaced since, DirectoryTakenError where another host
-    has taken it over, InfraError where the file server dropped the lock. A lock follows its folder, not the path: what
-    is written at `path` would be unprotected."""
+    """Call this before writing at `path`: a lock follows its folder, not the path. If this process has locked `path` or
+    a folder above it, raises DirectoryMovedError where that folder was moved, removed or replaced since,
+    DirectoryTakenError where another host has taken it over, InfraError where the file server dropped the lock."""
     written = path.absolute()
     # `_held` is by lock file. Iterate over a copy: other threads take and release locks meanwhile.
     for lock_path, hold in list(_held.items()):
@@ -218,8 +212,7 @@ def require_in_place(path: Path) -> None:
         # A forked child inherits the table of its parent, but not the locks.
         if hold.process != os.getpid() or not written.is_relative_to(folder):
             continue
-        # The thread that writes signs of life is late (the machine slept, say). A beat, which writes one, notices a
-        # takeover.
+        # The thread that beats is late (the machine slept, say). A beat notices a takeover.
         if hold.taken_by is None and _now() - hold.beaten > LEASE_S / 2:
             try:
                 hold.beat()

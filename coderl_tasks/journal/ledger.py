@@ -7,11 +7,10 @@
     base         prefill by the base model: prompt and completion of what `kl.base_every` measures the KL on
 
 1. A group reserves the most that it can cost before its request is sent, and is charged its real cost when it comes.
-   While its reservation does not fit, it waits for groups in flight; if there are none, the cap is reached. So spending
-   never passes the cap, and less than the cost of one group is left of it. In training a group counts as if all of it
-   were trained on, until its step's commit corrects that.
-2. What was spent before is read from the journal: a run that was killed goes on counting where it was. What was in
-   flight when it was killed is in no journal, and is not counted; a service may bill it.
+   Spending never passes the cap, and less than the cost of one group is left of it. In training a group counts as if
+   all of it were trained on, until its step's commit corrects that.
+2. What was spent before is read from the journal. What was in flight when a run was killed is not counted; a service
+   may bill it.
 3. What the base model reads for `kl.base_every` counts from the step's commit on, so that it may pass a cap once, by 16
    sequences. With `kl.penalty_coef` the price of training has it.
 
@@ -135,9 +134,8 @@ class Budget:
 
     @asynccontextmanager
     async def reserve(self, request: "GroupRequest") -> AsyncIterator[Charge]:
-        """Reserves the most that `request` can cost while the block lasts, so that groups sampled at once cannot pass
-        the cap together. While that does not fit, waits for groups in flight, which may cost less than they reserved.
-        Raises BudgetReachedError if it does not fit and none is in flight.
+        """Reserves the most that `request` can cost while the block lasts. While that does not fit, waits for groups in
+        flight, which may cost less than they reserved. Raises BudgetReachedError if none is in flight.
 
         Yields `charge(group, before)`, which charges the real cost: that of the frame `group`, less that of the frame
         `before` if this part of the group was charged already."""
@@ -160,8 +158,7 @@ class Budget:
                 tokens -= frame_tokens(before, epochs)
             self.spent += tokens
             if epochs:
-                # Which rollouts are trained on is not decided yet: `tokens` counts all of them. Remember how much of
-                # `spent` that is, because `commit` replaces it by what the step really trained on.
+                # Which rollouts are trained on is not decided yet: `commit` replaces this part of `spent`.
                 earlier = self.provisional_training.get(request.step, 0)
                 self.provisional_training[request.step] = earlier + tokens.training
 
@@ -174,10 +171,8 @@ class Budget:
     @asynccontextmanager
     async def share(self, shares: int) -> AsyncIterator[Callable[[Tokens], dict[str, float]]]:
         """Sets aside one of `shares` equal shares of what is left while the block lasts, for a flow run that keeps to
-        caps of its own. Waits while that many are set aside.
-
-        Yields `caps_after(before)`, which returns the run's settings `max_tokens_total` and `max_usd`. A run counts all
-        that its record holds, so its caps are the share plus what earlier runs have spent `before` on that record."""
+        caps of its own. Waits while that many are set aside. Yields `caps_after(before)`, which returns the run's
+        settings `max_tokens_total` and `max_usd`: the share plus what was spent `before` on its record."""
         while len(self._shares) >= shares:
             self._freed.clear()
             await self._freed.wait()
@@ -262,23 +257,6 @@ def is_capped(settings: FlowSettings) -> bool:
 def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Tokens:
     """Counts the tokens that the service bills for `rollouts`. Training reads each row whose column `trained` is true
     `epochs` times; before that is decided (SAMPLED_SCHEMA lacks the column) all rows count."""
-    # The completions of a group share one prompt: the first pays for it, the others read it from the service's cache.
-    # A later turn of a dialogue pays for the environment's reply, and reads from the cache what its prompt repeats.
-    cached_prompts = pl.col("n") - pl.col("pays_prompt").cast(pl.Int64)
-    totals = _tokens_by_group(rollouts).select(
-        prompt=pl.col("prompt").filter("pays_prompt").sum() + pl.col("environment").sum(),
-        cached=(pl.col("prompt") * cached_prompts + pl.col("repeated_by_turns")).sum(),
-        completion=pl.col("completion").sum(),
-        training=epochs * pl.col("training").sum(),
-    )
-    return Tokens(*totals.collect().row(0))
-
-
-def _tokens_by_group(rollouts: pl.DataFrame | pl.LazyFrame) -> pl.LazyFrame:
-    """Returns a row per group: the tokens of its `prompt`, the number `n` of its completions, whether one of these
-    `pays_prompt`, and sums of tokens over them: `completion`; `training`, of those that are trained on; and in later
-    turns of a dialogue `environment`, its replies, and `repeated_by_turns`, what prompts repeat of the turns before.
-    The completion that `pays_prompt` is billed the prompt in full; for the others it is cached."""
     lazy = rollouts.lazy()
     rows = lazy.select(
         *_GROUP_KEY,
@@ -288,26 +266,33 @@ def _tokens_by_group(rollouts: pl.DataFrame | pl.LazyFrame) -> pl.LazyFrame:
         is_trained=pl.col("trained") if "trained" in lazy.collect_schema() else pl.lit(True),
         **TURN_TOKENS,  # adds ENVIRONMENT, KEPT and REPEATED, sums over the later turns of a row
     )
-    # `rollouts` may hold only a group's later completions, whose prompt is cached. A profile samples a group in rounds
-    # (`attempt`): by a later round the cache has lost the prompt, and its first completion pays again.
-    pays_prompt = pl.col("is_first").any() | (pl.col("attempt").first() > 0)
     # Training reads the whole dialogue. A turn that is split off into a training sequence of its own also reads again
     # what its prompt repeats. REPEATED is what prompts repeat in such turns, KEPT in all later turns.
     training = pl.col("prompt") + pl.col("completion") + pl.col(ENVIRONMENT) + pl.col(REPEATED)
-    return rows.group_by(_GROUP_KEY).agg(
-        pays_prompt=pays_prompt,
+    groups = rows.group_by(_GROUP_KEY).agg(
+        # The completions of a group share one prompt: the first pays for it, the others read it from the service's
+        # cache, also where `rollouts` holds only these. A profile samples a group in rounds (`attempt`): by a later
+        # round the cache has lost the prompt, and its first completion pays again.
+        pays=pl.col("is_first").any() | (pl.col("attempt").first() > 0),
         prompt=pl.col("prompt").first(),
         n=pl.len(),
         completion=pl.col("completion").sum(),
         training=training.filter("is_trained").sum(),
         environment=pl.col(ENVIRONMENT).sum(),
-        repeated_by_turns=pl.col(KEPT).sum(),
+        repeated=pl.col(KEPT).sum(),
     )
+    totals = groups.select(
+        # A later turn of a dialogue pays for the environment's reply, and reads from the cache what its prompt repeats.
+        prompt=pl.col("prompt").filter("pays").sum() + pl.col("environment").sum(),
+        cached=(pl.col("prompt") * (pl.col("n") - pl.col("pays").cast(pl.Int64)) + pl.col("repeated")).sum(),
+        completion=pl.col("completion").sum(),
+        training=epochs * pl.col("training").sum(),
+    )
+    return Tokens(*totals.collect().row(0))
 
 
 def files_tokens(files: Iterable[Path | bytes], epochs: int = 0) -> Tokens:
-    """The tokens of recorded groups in parquet files; one that is missing or damaged, which is sampled again, has
-    none."""
+    """The tokens of recorded groups in parquet files. One that is missing or damaged is sampled again, and has none."""
     total = Tokens()
     for file in files:
         with suppress(OSError, pl.exceptions.PolarsError):
@@ -316,8 +301,7 @@ def files_tokens(files: Iterable[Path | bytes], epochs: int = 0) -> Tokens:
 
 
 def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Budget:
-    """The budget of the run at `path`, with what all its steps and its evaluations have spent; not its pool's
-    profile."""
+    """The budget of the run at `path`, with what its steps and evaluations have spent; not its pool's profile."""
     if not is_capped(settings):
         return Budget(settings)
     epochs, committed = settings.epochs_per_rollout_batch, {commit.step: commit for commit in commits}
@@ -342,8 +326,8 @@ def metrics_tokens(row: Mapping[str, Any]) -> Tokens:
 
 
 def folder_tokens(folder: Path, *wholes: str, epochs: int = 0) -> Tokens:
-    """What the step or evaluation recorded in `folder` has spent, finished or not: by the first of its files `wholes`
-    that is there, else by its groups."""
+    """What the step or evaluation in `folder` has spent: by the first of its files `wholes` that is there, else by its
+    groups."""
     whole = next((folder / name for name in wholes if (folder / name).is_file()), None)
     return files_tokens(folder.glob("groups/*.parquet") if whole is None else [whole], epochs)
 
@@ -365,8 +349,8 @@ def evaluation_tokens(folder: Path) -> Tokens:
 
 
 def profile_tokens(address: str) -> Tokens:
-    """What was spent on the profile of the curation, or of the shard of one, whose record lies at `address`; also on
-    what was sampled anew since."""
+    """What was spent on the profile of the curation, or of its shard, recorded at `address`; also on what was sampled
+    anew since."""
     fs, root = filesystem(address)
     with explained(address):
         for _ in range(LISTINGS):

@@ -6,11 +6,10 @@
     manifest.json    of a finished pool
 
 1. A run or a pool may come from others. What readers index and count without looking again is checked where it is read
-   (`read_shaped`); other keys may hold anything. What is optional may be null, as for what was written before there was
-   such a key.
+   (`read_shaped`); other keys may hold anything. What is optional may be null.
 2. A resume compares config.json with its own settings, and refuses those that may not change (`check_resume`).
-3. The same command finds by settings.json what an earlier start of it left, and continues there instead of paying for
-   it again (`find_unfinished`). Beside it lies work.lock, held by the one process that works in the folder.
+3. The same command finds by settings.json what an earlier start of it left, and continues there (`find_unfinished`).
+   Beside it lies work.lock, held by the one process that works in the folder.
 """
 
 import json
@@ -23,7 +22,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
+from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, try_read_json, write_json
 from coderl_tasks.journal.directory_lock import DirectoryLock, held_by
 from coderl_tasks.settings import Setting, TrainSettings, about, all_settings
 from coderl_tasks.settings.flow_settings import REWARD_HASH
@@ -177,8 +176,7 @@ def _depth(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One key that differs between the recorded run and this start. Prints as `key: old -> new`, with the default of a
-    setting that one of them lacks."""
+    """One key that differs between the recorded run and this start, with the default of a setting that one lacks."""
 
     key: str
     old: Any
@@ -192,12 +190,6 @@ class ConfigChange:
         applied = _as_by_default(value, self)
         is_default = value is _ABSENT and applied is not _ABSENT
         return shown_setting(applied) + (" (default)" if is_default else "")
-
-    @property
-    def is_free(self) -> bool:
-        """Whether it is between values that may take each other's place."""
-        values = _SETTINGS.get(self.key, _PLAIN).interchangeable
-        return self.old in values and self.new in values
 
     def on_resume(self, step: int) -> str:
         """The line to show when a run resumes at `step`."""
@@ -224,8 +216,8 @@ def recorded_config(run: Path | None) -> dict[str, Any] | None:
 
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
-    """Every setting that differs, nested ones as `a.b`, in the order of the keys. One that a side lacks, as it is newer
-    than what was recorded, is there as by default."""
+    """Every setting that differs, nested ones as `a.b`, in the order of the keys. One that a side lacks is there as by
+    default."""
     before, after = (
         _flatten({key: value for key, value in config.items() if key not in NOT_COMPARED}) for config in (old, new)
     )
@@ -242,10 +234,15 @@ def _as_by_default(value: Any, change: ConfigChange) -> Any:
 
 
 def check_resume(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
-    """The changes between a recorded configuration and a new one, to be logged. Raises ConfigError naming every change
-    of a setting that may not change on resume."""
+    """The changes between a recorded configuration and a new one. Raises ConfigError naming every change of a setting
+    that may not change on resume."""
     changes = config_changes(old, new)
-    refused = [c for c in changes if not c.is_free and _SETTINGS.get(c.key, _PLAIN).on_resume == "refused"]
+    refused = []
+    for change in changes:
+        setting = _SETTINGS.get(change.key, _PLAIN)
+        is_free = change.old in setting.interchangeable and change.new in setting.interchangeable
+        if setting.on_resume == "refused" and not is_free:
+            refused.append(change)
     if refused:
         raise ConfigError(
             f"the run was started with other settings ({'; '.join(map(str, refused))}): "
@@ -273,7 +270,7 @@ def shown_setting(value: Any) -> str:
 @contextmanager
 def working_in(folder: Path, settings: Mapping[str, Any], *, instead: str) -> Iterator[None]:
     """Hold `folder`, which is created if it is missing, with `settings` recorded in it. Raises DirectoryBusyError if
-    another process works there; `instead` says in words what to do then, besides waiting."""
+    another process works there; `instead` says what to do then, besides waiting."""
     with DirectoryLock(make_folder(folder, private=True), LOCK_FILE, instead):
         # Only once the folder is held: who is refused must not put its settings into another's work.
         if recorded_settings(folder) != settings:
@@ -283,11 +280,7 @@ def working_in(folder: Path, settings: Mapping[str, Any], *, instead: str) -> It
 
 def recorded_settings(folder: Path) -> dict[str, Any] | None:
     """The settings that the work in `folder` was last started with; None if none are recorded."""
-    try:
-        return read_json(folder / SETTINGS_FILE)
-    # A folder below a file: nothing is recorded there, and whoever is to work in it says what is wrong.
-    except (FileNotFoundError, NotADirectoryError, DamagedFileError):
-        return None
+    return try_read_json(folder / SETTINGS_FILE)
 
 
 def is_untouched(folder: Path) -> bool:

@@ -8,9 +8,8 @@
 
 One process at a time may write: `RunDirectory.open` takes a lock that ends with the process. Reading needs none.
 
-metrics.jsonl has one row per step, and one row per evaluation (which has `eval/` keys and no `mean_reward`). The
-commits are the record and this file is drawn from them: a crash between a commit and its row costs nothing, because
-`reconcile` puts the file in order on every start.
+metrics.jsonl has one row per step, and one row per evaluation (which has `eval/` keys and no `mean_reward`). It is
+drawn from the commits: `reconcile` puts it in order on every start.
 """
 
 import errno
@@ -48,8 +47,7 @@ _LARGEST = 2**63  # what a number is below, either way: beyond it none fits into
 
 
 class MetricsLog:
-    """The metrics file of a run, for the one process that holds the directory. It remembers which rows there are, so
-    that appending does not read the file."""
+    """The metrics file of a run, for the one process that holds the directory. Appending does not read the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,8 +56,7 @@ class MetricsLog:
     def append(self, row: atomic.Row) -> None:
         """Add `row` durably, in its place. A row of the same step and kind is replaced. It needs `step` (an int)."""
         identity = row_identity(row)
-        # The usual row is the last one and costs one append. A late or a repeated one costs rewriting the file, which
-        # keeps its rows sorted.
+        # The usual row is the last one and costs one append. A late or a repeated one costs rewriting the sorted file.
         if all(known < identity for known in self._known):
             atomic.append_row(self.path, row)
             self._known.add(identity)
@@ -85,8 +82,8 @@ class MetricsLog:
 
 
 def metrics_rows(path: Path) -> list[atomic.Row]:
-    """The rows of a metrics file, none if it is missing. Raises DamagedFileError for a row that cannot be a run's: its
-    step is no whole number, or a value is no number of at most 2**63, nor a text where a row may have one."""
+    """The rows of a metrics file, none if it is missing. Raises DamagedFileError for a row whose step is no whole
+    number, or with a value that is no number of at most 2**63, nor a text where a row may have one."""
     rows = atomic.read_rows(path)
     for number, row in enumerate(rows, 1):
         if type(row.get("step")) is not int:  # JSON's true is an int to isinstance
@@ -134,15 +131,14 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     ) -> Self:
         """Opens the run at `path` (None: a new default folder) and locks it: creates it with `config`, or resumes it.
 
-        Resuming repairs what a crash left (temporary files, torn last lines, missing metrics rows). It records `config`
-        if settings were changed, unless the run `is_finished`. Raises ConfigError if the directory is in use or holds
-        other files, or if the run has sampled and a changed setting may not change on resume."""
+        Resuming repairs what a crash left. It records `config` if settings were changed, unless the run `is_finished`.
+        Raises ConfigError if the directory is in use or holds other files, or if the run has sampled and a changed
+        setting may not change on resume."""
         folder = new_run_path() if path is None else Path(path).expanduser().resolve()
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"log_path={folder} is a file")
         config_path = folder / CONFIG_FILE
-        # Before taking the lock, which would leave its file in somebody else's folder. An interrupted start may have
-        # left a lock file and a log without a config.json.
+        # Before taking the lock, which would leave its file in somebody else's folder.
         names = [child.name for child in folder.iterdir()] if folder.is_dir() else []
         others = [name for name in names if not name.startswith(".") and name not in ("run.lock", "logs.log")]
         if others and not config_path.exists():
@@ -162,8 +158,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                 atomic.recover(folder / name)  # before `cls`, which reads the rows
             committed = committed_steps(folder)
             last = max((int(step.name) for step in folder.glob("steps/*") if step.name.isdecimal()), default=-1)
-            # Users remove the folders of the last steps to train these again: their checkpoints must not count for the
-            # new ones. A step that is there without its commit is no such case: its update is repeated as it was.
+            # Users remove the folders of the last steps to train these again: their checkpoints must not count. A step
+            # that is there without its commit is no such case: its update is repeated as it was.
             if last < committed:
                 set_aside_checkpoints(folder, committed)
             if decides_anew:

@@ -1,7 +1,7 @@
 """How the name of a run or a pool is resolved, and whether an unknown one may be a typo.
 
-A run's name is its directory's. A name without a slash lies below the default root, a pool's below data/pools; what has
-a slash is a path. A run, or a curation, of that name in the working directory is found too (see `record_path`).
+A name without a slash lies below the default root, a pool's below data/pools; what has a slash is a path. A run, or a
+curation, of that name in the working directory is found too (see `record_path`).
 """
 
 import difflib
@@ -33,8 +33,7 @@ def run_path(given: str) -> Path:
 def record_path(given: str, *, pools_first: bool = False) -> Path:
     """The existing directory that `given` means. A path is itself. A name is a run's, else a pool's (with `pools_first`
     the other way round), else that of a folder here; "latest" is the run that was written to last; a file of a run or a
-    pool means its folder. `log_path=`, which `coderl train` prints before a name, is ignored. Raises ConfigError, with
-    the near names, if there is none."""
+    pool means its folder. A prefix `log_path=` is ignored. Raises ConfigError, with near names, if there is none."""
     given = given.removeprefix("log_path=").removeprefix("--log_path=")
     path = Path(given).expanduser()
     run_and_pool = (POOLS / given, run_path(given)) if pools_first else (run_path(given), POOLS / given)

@@ -1,9 +1,8 @@
 """The journal of a step, and of an evaluation: what is recorded is done, and is never done again.
 
     steps/NNNNNN/
-    problems.json       which problems, where a caller chose them, selection=adaptive did or further ones were added,
-                        and with first_completions how many completions of each, and of how many groups these are
-                        final; else the settings decide
+    problems.json       which problems, with first_completions how many completions of each, and of how many groups
+                        these are final; where it is missing the settings decide
     groups/NN.parquet   one group, or its first completions, as it arrived; gone once the step is sampled
     sampled.parquet     all groups (SAMPLED_SCHEMA)
     lost.json           tokens of groups that came without log-probabilities, and were sampled again; seldom there
@@ -23,9 +22,7 @@
 Reading a phase is the way to ask whether it is done: None means do it. A damaged file is set aside and reads as None.
 
 The index has what queries ask of rollouts, without tokens and texts, in files of many steps each: opening thousands of
-files, and counting the tokens of long completions, takes longer than reading what a query asks. A step adds its own
-rows, which it has in memory. What is not in the index, because a kill came after the step's commit, is read from the
-steps.
+files takes longer than reading what a query asks. A step that it lacks, after a kill, is read from the step.
 """
 
 import logging
@@ -77,12 +74,10 @@ _READ = {name: dtype for name, dtype in ROLLOUT_SCHEMA.items() if name in INDEX_
 class Commit:
     """The record of an applied update. With it, and the scored rollouts, the update can be replayed bit for bit.
 
-    `metrics` is the step's row of metrics.jsonl; `adam` the parameters the optimizer step was made with; `state_path`
-    the training state saved after it, None if none was; `sampler_path` the sampler weights saved after it, likewise.
-    `method` says how the rollouts were trained on (`UpdateMethod.record`), `updates` has a row per optimizer step where
-    there were several. `acts` are the changes that steer=act decided after the step (`training.run.Act`);
-    `outcomes` is by what selection=adaptive chooses later problems: per group its problem, how many completions were
-    right, and how many counted (`policy.selection.Outcome`)."""
+    `metrics` is the step's row of metrics.jsonl; `adam` the parameters of the optimizer step; `state_path` and
+    `sampler_path` what was saved after it, None if nothing was; `method` is `UpdateMethod.record`; `updates` has a row
+    per optimizer step where there were several; `acts` are those of steer=act (`training.run.Act`); `outcomes` are per
+    group, for selection=adaptive (`policy.selection.Outcome`)."""
 
     step: int
     metrics: dict[str, Any]
@@ -97,8 +92,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class StepProblems:
-    """What a step is sampled on, in group order: problems, the completions of each (None: as the settings say), and of
-    how many groups, the first ones, that number is final (None: a caller chose the problems)."""
+    """What a step is sampled on, in group order: problems, the completions of each (None: as the settings say), and how
+    many groups, the first ones, have their final number (None: a caller chose the problems)."""
 
     ids: list[str]
     sizes: list[int] | None = None
@@ -175,8 +170,7 @@ class StepJournal:
     def write_problems(
         self, problem_ids: Sequence[str], sizes: Sequence[int] | None = None, decided: int | None = None
     ) -> StepProblems:
-        """Record, and return, what the step is sampled on; before anything of it is sampled that the settings do not
-        say."""
+        """Record, and return, what the step is sampled on; before anything of it is sampled."""
         problems = StepProblems(list(problem_ids), None if sizes is None else list(sizes), decided)
         values: dict[str, Any] = {"problem_ids": problems.ids, "completions": problems.sizes, "decided": decided}
         known = {key: value for key, value in values.items() if value is not None}
@@ -184,8 +178,8 @@ class StepJournal:
         return problems
 
     def read_problems(self) -> StepProblems | None:
-        """What was recorded that the step is sampled on, None where nothing was. DamagedFileError: without it what was
-        sampled of the step belongs to nothing."""
+        """What is recorded that the step is sampled on, None where nothing is. DamagedFileError: what was sampled of
+        the step then belongs to nothing."""
         path = self.folder / PROBLEMS_FILE
         if not path.is_file():
             return None
@@ -205,8 +199,8 @@ class StepJournal:
         return read_frame(self.files[phase], _SCHEMAS[phase])
 
     def write_commit(self, commit: Commit, trainer_logprobs: pl.DataFrame | None = None) -> None:
-        """Say that the step's update is applied, and durable as far as `commit.state_path` says; and what it was made
-        on, `trainer_logprobs` (TRAINER_SCHEMA without `step`)."""
+        """Say that the step's update is applied, and durable as far as `commit.state_path` says. `trainer_logprobs`
+        (TRAINER_SCHEMA without `step`) is what it was made on."""
         if commit.step != self.step:
             raise ValueError(f"commit of step {commit.step} in the journal of step {self.step}")
         values = asdict(commit)
@@ -326,9 +320,8 @@ def rollout_files(run: Path) -> list[Path]:
 
 
 def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
-    """Adds the rollouts `scored` (ROLLOUT_SCHEMA) of the committed `step` to the run's index, which lets queries read
-    all rollouts from few files without their tokens and texts. Each step first has a file of its own there; once
-    STEPS_PER_FILE steps in a row are committed, one shared file replaces theirs."""
+    """Adds the rollouts `scored` (ROLLOUT_SCHEMA) of the committed `step` to the run's index: first as a file of its
+    own; once STEPS_PER_FILE steps in a row are committed, one shared file replaces theirs."""
     folder = atomic.make_folder(run / "index")
     atomic.write_parquet(folder / f"{step_name(step)}.parquet", scored.select(_COLUMNS))
     # The last step of the newest full block of STEPS_PER_FILE steps, which names its file; -1 before there is one.
@@ -341,8 +334,7 @@ def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
     }
     frames = [pl.DataFrame(schema=INDEX_SCHEMA)]
     for number, file in single_files.items():
-        # Read a step's own file of the index. If that is missing or damaged (`read_frame` then sets it aside and
-        # returns None), make its rows from its rollouts again.
+        # A file that is missing, or damaged and now set aside, is made again from the step's rollouts.
         rows = read_frame(file, INDEX_SCHEMA)
         if rows is not None:
             frames.append(rows)

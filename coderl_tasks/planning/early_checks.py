@@ -30,31 +30,28 @@ def check_place(folder: Path, setting: str) -> None:
     """Checks before a start that a run or a curation can be recorded in `folder`, which need not exist. Raises
     ConfigError, which names `setting`, if it cannot be made or written to, or has less than `atomic.LEAST_FREE` bytes
     free. Too little space raises InfraError instead if a run or a curation has begun there."""
-    folder = folder.expanduser().resolve()
+    folder, choose = folder.expanduser().resolve(), f"choose another {setting}"
     if shown(folder) != str(folder):  # `shown` replaces bytes that are not UTF-8
-        reason = "is not UTF-8, which Prefect and reports need"
-        raise ConfigError(f"{setting}={shown(folder)} {reason}: choose another {setting}")
+        raise ConfigError(f"{setting}={shown(folder)} is not UTF-8, which Prefect and reports need: {choose}")
     # Checks the nearest existing folder, so that nothing is created.
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir():
-        raise ConfigError(f"{setting}={folder}: {nearest} is a file: choose another {setting}")
+        raise ConfigError(f"{setting}={folder}: {nearest} is a file: {choose}")
     try:
         # Try to write: permission bits do not show a read-only file system, and root ignores them.
         with tempfile.TemporaryFile(dir=nearest):
             free = atomic.free_bytes(nearest)
     except OSError as error:
-        raise ConfigError(f"{nearest} cannot be written to ({error.strerror}): choose another {setting}") from error
+        raise ConfigError(f"{nearest} cannot be written to ({error.strerror}): {choose}") from error
     if free < atomic.LEAST_FREE:
         if any((folder / name).is_file() for name in (CONFIG_FILE, SETTINGS_FILE)):
             atomic.require_room([folder])  # raises InfraError: what has begun can be retried
-        raise ConfigError(
-            f"{free / atomic.MIB:.0f} MiB are free at {nearest}, less than {atomic.LEAST_FREE / atomic.MIB:.0f}: free "
-            f"some space, or choose another {setting}"
-        )
+        lack = f"{free / atomic.MIB:.0f} MiB are free at {nearest}, less than {atomic.LEAST_FREE / atomic.MIB:.0f}"
+        raise ConfigError(f"{lack}: free some space, or {choose}")
 
 
 def check_data(source: str, splits: Sequence[str] | None, role: Role) -> None:
-    """Raise DataError if a data set on this machine has not the side `role`, with `splits`. The hub is not asked."""
+    """Raises DataError if a data set on this machine has not the side `role`, with `splits`. The hub is not asked."""
     if find_source(source) is not None or not may_be_on_the_hub(source):
         open_source(source, splits, role)
 
@@ -79,12 +76,11 @@ def deployed_name() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class RecordedModel:
-    """The base model of a run or a pool that a command continues. Messages name that run or pool by `owner` ("the run
-    PATH"), and give `advice` if the service lacks the model."""
+    """The base model of a run or a pool that a command continues."""
 
-    owner: str
+    owner: str  # "the run PATH", say, for messages
     model_name: str
-    advice: str
+    advice: str  # if the service lacks the model
 
 
 async def with_decided_model(settings: FlowT, recorded: RecordedModel | None = None) -> FlowT:
@@ -111,8 +107,8 @@ async def with_decided_model(settings: FlowT, recorded: RecordedModel | None = N
     if recorded is None:
         return settings.with_model(*choose_model(offered))  # the model, and why
     if recorded.model_name not in offered:
-        model_not_offered = not_offered(recorded.model_name, offered)  # "NAME, which the service does not offer"
-        raise ConfigError(f"{recorded.owner} was made with {model_not_offered}: {recorded.advice}")
+        model = not_offered(recorded.model_name, offered)  # "NAME, which the service does not offer"
+        raise ConfigError(f"{recorded.owner} was made with {model}: {recorded.advice}")
     return settings.with_model(recorded.model_name, f"{recorded.owner} was made with it")
 
 
@@ -127,5 +123,5 @@ def choose_model(offered: Mapping[str, SupportedModel]) -> tuple[str, str]:
         )
     if chosen == DEFAULT_MODEL:
         return chosen, "the default, which the service offers"
-    lacking = f"the service does not offer the default, {DEFAULT_MODEL}"
-    return chosen, f"{lacking}; this is the first substitute that it offers"
+    why = f"the service does not offer the default, {DEFAULT_MODEL}; this is the first substitute that it offers"
+    return chosen, why

@@ -8,10 +8,8 @@
 | neither                                 | at most max_tokens each                                                   |
 
 With `max_turns` or `max_tool_calls` every completion is taken to have all its answers, and every reply REPLY_TOKENS: an
-upper bound. A profile with as many answers has the lengths of those that were needed, and so have a run's own steps.
-
-The correction removes the largest error: which problems the first steps happened to draw. The intervals assume that
-later steps are like the known ones: they do not foresee that a policy learns to write longer completions.
+upper bound. The intervals assume that later steps are like the known ones: they do not foresee that a policy learns to
+write longer completions.
 
 Time comes from how fast the model samples and trains on the Tinker server in use: by the last steps of a run here,
 which include grading and all between requests, else by a probe, which is rough: it has fewer requests at a time.
@@ -21,7 +19,7 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -60,7 +58,7 @@ FIRST_STEPS = 3  # after so many, a run's own lengths say more than anything els
 LAST_STEPS = 20  # of an earlier run: they say how fast it was
 PROBED, TRAINED = (32, 16), 4  # completions of a probe and the most tokens of each; completions that it trains on
 REPLY_TOKENS = 600  # of a reply between two answers: about what the longest texts have (environments/feedback.py)
-SOON_S = 120.0  # up to which nobody needs to be told how long a run takes
+SOON_S = 120.0
 _Z = NormalDist().inv_cdf(0.975)
 
 
@@ -79,31 +77,27 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Mean lengths in tokens, the standard deviation of completions, and the expected share of what is trained on
-    (`signal`). `bound`: of completions only the limit is known. Of completions with up to `answers` answers, tokens of
-    the `replies` between them, and of what the prompts of later answers repeat (`kept`)."""
+    """Mean lengths in tokens."""
 
     prompt: float
     completion: float
-    spread: float
-    signal: float
+    spread: float  # the standard deviation of completions
+    signal: float  # the expected share of what is trained on
     by: str
-    bound: bool = False
-    answers: int = 1
-    replies: float = 0.0
-    kept: float = 0.0
+    bound: bool = False  # of completions only the limit is known
+    answers: int = 1  # of a completion, at most
+    replies: float = 0.0  # between the answers of a completion
+    kept: float = 0.0  # what the prompts of later answers repeat
 
     def tokens(self, groups: float, n: float, completion: float, trained: float = 0.0) -> Tokens:
-        """Of `groups` prompts with `n` completions each, which have `completion` tokens in all; the share `trained` is
-        trained on."""
+        """Of `groups` prompts with `n` completions each, of `completion` tokens in all; `trained`: share trained on."""
         prompt, replies, count = groups * self.prompt, groups * n * self.replies, groups * n
         training = trained * (n * prompt + completion + replies)
         cached = (n - 1) * prompt + count * self.kept
         return Tokens(round(prompt + replies), max(0, round(cached)), round(completion), round(training))
 
     @property
-    def first_answers(self) -> "Lengths":
-        """These lengths, of completions that end with their first answer."""
+    def first_answers(self) -> "Lengths":  # of completions that end with their first answer
         return replace(self, replies=0.0, kept=0.0)
 
     def in_turns(self, settings: FlowSettings, *, whole: bool = False) -> "Lengths":
@@ -140,8 +134,8 @@ async def estimates(
     settings: FlowSettings | PipelineSettings, probe: bool | None = None
 ) -> tuple[list[Estimate], list[str]]:
     """How many tokens a command with `settings` will take: a row per use (profile, train, evaluate), and notes for
-    people, with the time. The speed is that of recorded runs or of a probe, which samples now: `probe` asks for one or
-    refuses it, and with None one is made if no run tells and the server is embedded. Raises as planning does."""
+    people, with the time. `probe` asks for a probe of the speed, which samples now, or refuses it; with None one is
+    made if no recorded run tells the speed and the server is embedded. Raises as planning does."""
     rows, timed = await _planned_estimates(settings)
     if timed is None:  # nothing is to be sampled
         return [], []
@@ -175,8 +169,8 @@ async def _planned_estimates(settings: FlowSettings | PipelineSettings) -> tuple
         curation, _ = await flow_plans.plan_curation(settings)
         return [_profile_row(curation, await asyncio.to_thread(_filtered_problems, curation))], curation
     if isinstance(settings, EvaluateSettings):
-        to_make = flow_plans.evaluations_to_make(settings)  # several if evaluations are compared
-        evaluations = [(await flow_plans.plan_evaluation(each))[0] for each in to_make]
+        # Several if evaluations are compared.
+        evaluations = [(await flow_plans.plan_evaluation(each))[0] for each in flow_plans.evaluations_to_make(settings)]
         return [_evaluation_row(each) for each in evaluations], evaluations[0] if evaluations else None
     assert isinstance(settings, TrainSettings)
     training, pool, run_path = await flow_plans.plan_training(settings)
@@ -195,12 +189,15 @@ def training_estimates(settings: TrainSettings, pool: FoundPool, path: Path | No
 
 
 def _training_rows(settings: TrainSettings, lengths: Lengths, by_its_steps: Estimate | None = None) -> list[Estimate]:
-    """Rows of the steps (as `by_its_steps` has them if given, else by `lengths`) and of the evaluations while training.
-    ConfigError for a training without an end."""
+    """Rows of the steps (`by_its_steps`, else by `lengths`) and evaluations. ConfigError for one without an end."""
     if settings.max_steps == -1:
         raise ConfigError("max_steps=-1 trains until it is stopped: an estimate needs max_steps=N")
-    price = cost_price(settings)
-    steps = by_its_steps or _by_lengths(settings, lengths)
+    price, steps = cost_price(settings), by_its_steps
+    if steps is None:
+        n, epochs = settings.completions_per_problem, settings.epochs_per_rollout_batch
+        groups = settings.max_steps * settings.problems_per_step
+        # refill multiplies the groups at most; completions that first_completions saves go to other groups.
+        steps = _by_lengths("train", lengths, groups, n, math.floor(settings.refill * groups), epochs)
     base_note = ""
     if settings.kl.base_every and not settings.kl.penalty_coef:
         tokens = settings.max_steps // settings.kl.base_every * KL_SAMPLE * round(lengths.prompt + lengths.completion)
@@ -214,26 +211,21 @@ def _training_rows(settings: TrainSettings, lengths: Lengths, by_its_steps: Esti
     return rows
 
 
-def _by_lengths(settings: TrainSettings, lengths: Lengths) -> Estimate:
-    """The tokens of a whole training with `lengths`. A group's completions count as one draw, groups as independent."""
-    groups, n = settings.max_steps * settings.problems_per_step, settings.completions_per_problem
-    # refill multiplies the groups at most; completions that first_completions saves go to other groups.
-    most = math.floor(settings.refill * groups)
-    half = _Z * n * lengths.spread * math.sqrt(groups)  # half the interval of all completion tokens
-    epochs = settings.epochs_per_rollout_batch
-
+def _by_lengths(use: str, lengths: Lengths, groups: int, n: int, most: int, epochs: int = 0) -> Estimate:
+    """The tokens of `n` completions for each of `groups` prompts (`most` at most), trained on `epochs` times.
+    A group's completions count as one draw, groups as independent."""
     mid = groups * n * lengths.completion
+    half = _Z * n * lengths.spread * math.sqrt(groups)  # half the interval of all completion tokens
     # Where only the limit of a completion is known, it may as well take nothing, and nothing be trained on.
     least, share = (0.0, 0.0) if lengths.bound else (max(0.0, mid - half) / lengths.answers, lengths.signal / 2)
     low = lengths.first_answers.tokens(groups, n, least, epochs * share)
-    high = lengths.tokens(most, n, (mid + half) * most / groups, epochs)
-    return Estimate("train", low, lengths.tokens(groups, n, mid, epochs * lengths.signal), high, lengths.by)
+    high = lengths.tokens(most, n, mid + half if most == groups else (mid + half) * most / groups, epochs)
+    return Estimate(use, low, lengths.tokens(groups, n, mid, epochs * lengths.signal), high, lengths.by)
 
 
 def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool | None) -> Estimate:
     """Estimates the tokens of the whole run: those spent in its first `done` steps, and for the steps left their mean
-    per step. The profile of `pool`, if any, corrects that mean: the problems that these steps happened to draw may have
-    had longer or shorter completions than the pool's."""
+    per step. The profile of `pool`, if any, corrects the largest error: which problems these steps happened to draw."""
     per_step = [metrics_tokens(row) for row in run.metrics.head(done).iter_rows(named=True)]
     done = len(per_step)  # a crash may have come between the last commit and its row
     left = max(0, settings.max_steps - done)
@@ -257,8 +249,7 @@ def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool
 
 
 def _profile_ratio(run: RunRecord, pool: FoundPool, done: int) -> dict[str, float] | None:
-    """How many times longer, by kind of token, the profile's problems are than those of the first `done` steps. None
-    where the pool has no profile, or not of all problems of these steps."""
+    """By kind of token, how many times longer the profile's problems are than those of the first `done` steps."""
     profile = pool_profile(pool)
     if profile is None:
         return None
@@ -273,13 +264,13 @@ def _profile_ratio(run: RunRecord, pool: FoundPool, done: int) -> dict[str, floa
         of_pool, of_steps = (sum(fmean(frame[name]) for name in names) for frame in frames)
         return of_pool / of_steps if of_steps else 1.0
 
-    kinds = {"prompt": ["prompt"], "cached": ["prompt"], "completion": ["completion"]}
-    return {kind: factor(*names) for kind, names in kinds.items()} | {"training": factor("prompt", "completion")}
+    prompt, completion = factor("prompt"), factor("completion")
+    training = factor("prompt", "completion")
+    return {"prompt": prompt, "cached": prompt, "completion": completion, "training": training}
 
 
 def pool_profile(pool: FoundPool) -> pl.DataFrame | None:
-    """The profile of all the pool's problems: problem_id, prompt and mean completion (tokens), pass_rate. None where
-    there is no profile, or not of all of them."""
+    """All the pool's problems: problem_id, prompt and mean completion (tokens), pass_rate. None if not profiled."""
     file = pool.file.with_name("profile.parquet")
     if not file.is_file():
         return None
@@ -300,8 +291,8 @@ def _profiled_lengths(settings: TrainSettings, pool: FoundPool) -> Lengths | Non
     lengths: list[float] = profile["completion"].to_list()
     spread = stdev(lengths) if len(lengths) > 1 else 0.0
     by = f"the profile of {profile.height:,} problems"
-    found = Lengths(fmean(profile["prompt"]), mean(lengths), spread, signal, by)
-    made = pool.made_with
+    found, made = Lengths(fmean(profile["prompt"]), mean(lengths), spread, signal, by), pool.made_with
+    # A profile with as many answers has the lengths of those that were needed.
     return found.in_turns(settings, whole=made is not None and made.most_answers == settings.most_answers)
 
 
@@ -347,19 +338,15 @@ def _evaluation_row(settings: EvaluateSettings) -> Estimate:
     if settings.completions is not None:
         raise ConfigError("completions are graded without a model: there are no tokens to estimate")
     with TemporaryDirectory() as folder:
-        return _evaluation_of(settings, flow_plans.evaluation_problems(settings, Path(folder)))
-
-
-def _evaluation_of(settings: EvaluateSettings, problems: Sequence[Problem]) -> Estimate:
-    lengths = _lengths_at_max_tokens(settings, problems)
-    return _evaluating(settings, [len(problems)], lengths, settings.n_samples)
+        problems = flow_plans.evaluation_problems(settings, Path(folder))
+        return _evaluating(settings, [len(problems)], _lengths_at_max_tokens(settings, problems), settings.n_samples)
 
 
 def _evaluations(settings: TrainSettings) -> list[int]:
     """The evaluations of a whole training, each as its number of problems."""
     if settings.eval.every == -1:
         return []
-    test = _number_of_problems(evaluation_side(settings), environment_of(settings).rows)
+    test = _count_problems(evaluation_side(settings), environment_of(settings).rows)
     ends = test if settings.eval.ends_limit == -1 else min(test, settings.eval.ends_limit)
     often = test if settings.eval.limit == -1 else min(test, settings.eval.limit)
     periodic = settings.eval.validation_size if settings.eval.on == "validation" else often
@@ -367,22 +354,17 @@ def _evaluations(settings: TrainSettings) -> list[int]:
     return [ends, ends, *[periodic] * (settings.max_steps // settings.eval.every - last)]
 
 
-@cache
-def _number_of_problems(side: EvaluationSide, rows: RowReader) -> int:
-    # Kept, as a run asks again after its first steps: a data set can take minutes to read.
+@cache  # as a run asks again after its first steps: a data set can take minutes to read
+def _count_problems(side: EvaluationSide, rows: RowReader) -> int:
     return len(side.load(rows=rows).problems)
 
 
 def _evaluating(settings: FlowSettings, evaluations: Sequence[int], lengths: Lengths, n_samples: int = 1) -> Estimate:
     """The tokens of evaluations of so many problems each, with `n_samples` completions per problem."""
     count = sum(evaluations)
-    mid = count * n_samples * lengths.completion
-    half = _Z * n_samples * lengths.spread * math.sqrt(count)
-    low, high = (0.0, mid) if lengths.bound else (max(0.0, mid - half) / lengths.answers, mid + half)
     evaluated = f"{len(evaluations)} evaluation{'s' * (len(evaluations) != 1)}, {count * n_samples:,} completions"
-    least = lengths.first_answers.tokens(count, n_samples, low)
-    expected, most = (lengths.tokens(count, n_samples, side) for side in (mid, high))
-    return Estimate("evaluate", least, expected, most, f"{evaluated}; {lengths.by}", cost_price(settings))
+    estimate = _by_lengths("evaluate", lengths, count, n_samples, most=count)
+    return replace(estimate, by=f"{evaluated}; {lengths.by}", price=cost_price(settings))
 
 
 def estimates_table(rows: Sequence[Estimate]) -> Table[Estimate]:
@@ -392,10 +374,10 @@ def estimates_table(rows: Sequence[Estimate]) -> Table[Estimate]:
         low, mid, high = (getattr(side, kind) for side in (row.low, row.expected, row.high))
         return f"{mid:,}" if low == mid == high else f"{mid:,} [{low:,} to {high:,}]"
 
-    columns: list[Column[Estimate]] = [Column("tokens for", lambda row: row.use, style="name")]
-    for kind in ("prompt", "cached", "completion", "training"):
-        columns.append(Column(kind, partial(text, kind=kind), style="num"))
-    return Table([*columns, Column("USD", usd_text, style="num")], rows, "dense")
+    kinds = ("prompt", "cached", "completion", "training")
+    numbers = [Column(kind, partial(text, kind=kind), style="num") for kind in kinds]
+    use: Column[Estimate] = Column("tokens for", lambda row: row.use, style="name")
+    return Table([use, *numbers, Column("USD", usd_text, style="num")], rows, "dense")
 
 
 def usd_text(row: Estimate) -> str:
@@ -407,35 +389,32 @@ def time_line(rows: Sequence[Estimate], speed: Speed | None) -> str:
     """How long it will take yet: by the pace of a run's own steps, else by `speed`."""
     known = {row.use: row.seconds for row in rows if row.seconds is not None}
     parts = [f"time left for steps: about {duration(seconds)}" for seconds in known.values()]
-    if speed is not None:
-        others = []
-        for row in rows:
-            if row.use not in known and row.high.counted:
-                expected, most = duration(speed.seconds(row.expected)), duration(speed.seconds(row.high))
-                # Where nothing is known but max_tokens, what is expected is the most.
-                bound = row.low.completion == 0
-                said = f"{most} if every completion takes max_tokens" if bound else f"{expected} (up to about {most})"
-                others.append(f"{row.use} about {said}")
-        parts += [f"time: {', '.join(others)} ({speed})"] if others else []
+    others = []
+    for row in rows:
+        if speed is not None and row.use not in known and row.high.counted:
+            expected, most = duration(speed.seconds(row.expected)), duration(speed.seconds(row.high))
+            # Where nothing is known but max_tokens, what is expected is the most.
+            bound = row.low.completion == 0
+            said = f"{most} if every completion takes max_tokens" if bound else f"{expected} (up to about {most})"
+            others.append(f"{row.use} about {said}")
+    if others:
+        parts.append(f"time: {', '.join(others)} ({speed})")
     return "; ".join(parts) or "time: not known before three steps of a run, or by a probe (coderl estimate --probe)"
 
 
 def forecast_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
     """What the run will take in all; None for one without an end."""
-    if settings.max_steps == -1:
-        return None
-    return _forecast(training_estimates(settings, pool, path))
+    return None if settings.max_steps == -1 else _forecast(training_estimates(settings, pool, path))
 
 
 def priced_forecast(settings: CurateSettings | EvaluateSettings, problems: Sequence[Problem]) -> str | None:
-    """What the profile or the evaluation of `problems` will take in all, and what caps it; None where the prices are
-    not known, or there are no problems."""
+    """What the profile or the evaluation of `problems` will take, and what caps it; None without prices or problems."""
     if cost_price(settings) is None or not problems:
         return None
     if isinstance(settings, CurateSettings):
         row = _profile_row(settings, problems)
     else:
-        row = _evaluation_of(settings, problems)
+        row = _evaluating(settings, [len(problems)], _lengths_at_max_tokens(settings, problems), settings.n_samples)
     cap = "N" if settings.max_usd is None else f"{settings.max_usd:g}"
     return f"{_forecast([row])}; max_usd={cap} caps it"
 
@@ -447,7 +426,7 @@ def _forecast(rows: Sequence[Estimate]) -> str:
 
 
 def minutes_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
-    """How long the run will take by an earlier run of the model; None where none tells, or it is soon done."""
+    """How long the run will take by an earlier run of the model; None where none tells, or it takes under SOON_S."""
     speed = None if settings.max_steps == -1 else recorded_speed(settings)
     if speed is None or pool_profile(pool) is None:
         return None
@@ -467,7 +446,7 @@ def recorded_speed(settings: FlowSettings) -> Speed | None:
             if server != address or not same_model(str(config.get("model_name")), settings.model_name):
                 continue
             speed = _speed_of(metrics_rows(folder / "metrics.jsonl"), f"run {folder.name!r}")
-        except DataError:  # of a damaged run there is nothing to learn, and naming it says what is wrong
+        except DataError:  # a damaged run: naming it says what is wrong
             continue
         if speed is not None and config.get("max_tokens") == settings.max_tokens:
             return speed
@@ -498,13 +477,8 @@ async def probed_speed(settings: FlowSettings) -> Speed:
     renderer = renderer_of(settings)
     prompt = renderer.prompt_tokens([{"role": "user", "content": "Write a Python program that sorts its input. " * 8}])
     stop, (count, max_tokens) = environment_of(settings).stop(renderer), PROBED
-    with ExitStack() as stack:
-        if uses_tinker_service():
-            url, key = tinker_credentials()
-        else:
-            server = stack.enter_context(embedded_tinker(settings.model_name))
-            url, key = server.url, server.key
-        service = await clients.connect(url, key)
+    with nullcontext() if uses_tinker_service() else embedded_tinker(settings.model_name) as server:
+        service = await clients.connect(*(tinker_credentials() if server is None else (server.url, server.key)))
         try:
             sampler = await clients.create_sampling_client(service, base_model=settings.model_name)
             sample = partial(sample_group, sampler, prompt, temperature=1.0, stop=stop)
@@ -516,9 +490,8 @@ async def probed_speed(settings: FlowSettings) -> Speed:
             training_speed = math.inf  # where no update is timed: it adds no seconds
             usable = [completion for completion in completions if completion.logprobs]
             if isinstance(settings, TrainSettings) and usable:
-                trainer = await clients.create_training_client(
-                    service, settings.model_name, lora_rank=settings.lora_rank, seed=settings.seed
-                )
+                model, rank = settings.model_name, settings.lora_rank
+                trainer = await clients.create_training_client(service, model, lora_rank=rank, seed=settings.seed)
                 datums = [
                     make_datum([*prompt, *each.tokens], pl.Series(each.logprobs).to_numpy(), len(prompt), advantage=1.0)
                     for each in usable[:TRAINED]

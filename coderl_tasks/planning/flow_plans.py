@@ -1,7 +1,5 @@
-"""What a flow is going to do, settled before anything is started or written: its settings, base model and inputs.
-
-The flow plans too, since a deployment starts it without the command. What the command has decided stays.
-"""
+"""What a flow is going to do, settled before anything is started or written: its settings, base model and inputs. The
+flow plans too, since a deployment starts it without the command. What the command has decided stays."""
 
 import json
 import logging
@@ -59,19 +57,18 @@ from coderl_tasks.settings.setting import about, all_settings
 from coderl_tasks.settings.train_settings import SERVICE_STEPS
 
 logger = logging.getLogger(__name__)
+# Settings that an evaluation of a run takes from the run where they are not given, besides its data (SIDES).
 INHERITED = tuple(key for key, field in EvaluateSettings.model_fields.items() if about(field).inherited)
-"""Settings that an evaluation of a run takes from the run where they are not given, besides its data (SIDES)."""
 
 
 async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | PipelineSettings:
     """The complete settings to start a flow with: with the base model decided, and completed from a recorded run or
     pool. Raises ConfigError or DataError for mistakes that show before the start, InfraError if Tinker fails."""
     if isinstance(settings, TrainSettings):
-        if settings.resume == "never" and settings.log_path is not None:
-            # Checked here, not in the flow: a retry of the flow finds the run that its first attempt began.
-            path = run_path(settings.log_path)
-            if (path / "config.json").is_file():
-                raise ConfigError(f"resume=never: there is a run in {path}: choose another log_path, or leave one out")
+        # Checked here, not in the flow: a retry of the flow finds the run that its first attempt began.
+        path = run_path(settings.log_path) if settings.resume == "never" and settings.log_path is not None else None
+        if path is not None and (path / CONFIG_FILE).is_file():
+            raise ConfigError(f"resume=never: there is a run in {path}: choose another log_path, or leave one out")
         return (await plan_training(settings))[0]
     if isinstance(settings, CurateSettings):
         return (await plan_curation(settings))[0]
@@ -116,15 +113,20 @@ def _model_of_pool(folder: Path | None) -> RecordedModel | None:
 
 
 async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:
-    """Prepares a training, and checks what would fail later. Returns its complete settings; its pool, or the settings
-    of the curation that makes it first; and its run directory: that of log_path, else that of an unfinished run with
-    these settings, else None (a new one, named by the time). Raises ConfigError or DataError for mistakes, InfraError
-    if the Tinker service does not answer."""
+    """Checks what would fail later. Returns the complete settings; the pool, or the settings of the curation that makes
+    it first; and the run directory: of log_path, else of an unfinished run with these settings, else None (a new one,
+    named by the time). Raises ConfigError or DataError for mistakes, InfraError if the Tinker service does not answer.
+    """
     path = training_path(settings)
     settings = complete_settings(settings, path)
     check_environment(settings.model_name)  # raises for bad environment variables
     recorded = recorded_config(path)  # None: the run is new
-    if not _is_finished_on_service(settings, path, recorded):  # of a finished run the model may be retired by now
+    is_finished = False
+    if path is not None and recorded is not None and uses_tinker_service():
+        # Opened with its recorded settings, so that looking changes nothing. Raises if another process trains in it.
+        with RunDirectory.open(path, recorded, is_finished=partial(is_finished_run, settings=settings)) as directory:
+            is_finished = directory.finished
+    if not is_finished:  # else the service may have retired the model by now
         settings = await with_decided_model(settings, _model_of_run(path))
     if settings.thinking is not None:  # raises if the model has no such switch, before the run records the setting
         renderer_of(settings)
@@ -143,21 +145,16 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     elif path is not None:
         allowed_changes(path, recorded, run_config(settings))  # raises for a setting that must stay
     check_training(settings, path)
-    _require_no_held_out_problem(settings, pool)
+    if settings.test_share is not None:  # what it holds out would be trained and evaluated on
+        problem_ids = scan_parquet(pool.file).select("problem_id").collect()["problem_id"]
+        if n_held := sum(is_held_out(problem_id, settings.test_share) for problem_id in problem_ids):
+            held = f"the pool {pool.file} has {n_held} of the problems that are held out"
+            same = "curate with the same test_share (or a larger one)"
+            raise ConfigError(f"test_share={settings.test_share:g}: {held}: {same}")
     if path is None and settings.resume != "never" and (path := unfinished_run(settings)) is not None:
         of_run = recorded_config(path) or {}  # its cap on cost counts, unless another one is given
         settings = settings.filled_from({key: of_run[key] for key in COST_SETTINGS if key in of_run})
     return settings, pool, path
-
-
-def _is_finished_on_service(settings: TrainSettings, path: Path | None, recorded: dict[str, Any] | None) -> bool:
-    """Whether a run on the Tinker service, at `path` with the `recorded` configuration, has done all that `settings`
-    ask for. Raises ConfigError if another process trains in it."""
-    if path is None or recorded is None or not uses_tinker_service():
-        return False
-    # Opened with its recorded settings, so that looking changes nothing.
-    with RunDirectory.open(path, recorded, is_finished=partial(is_finished_run, settings=settings)) as directory:
-        return directory.finished
 
 
 def _with_data_of_pool(settings: TrainSettings, pool: FoundPool) -> TrainSettings:
@@ -168,18 +165,6 @@ def _with_data_of_pool(settings: TrainSettings, pool: FoundPool) -> TrainSetting
     is_named, files = not data_of_pool.keys() <= {"dataset"}, pool.manifest.get("inputs", {}).get("evaluation")
     takes_data = (is_named or files) and settings.given.isdisjoint(SIDES)
     return settings.with_changes(**data_of_pool) if takes_data else settings
-
-
-def _require_no_held_out_problem(settings: TrainSettings, pool: FoundPool) -> None:
-    """Raise ConfigError if `test_share` holds out a problem of the pool: it would be trained and evaluated on."""
-    if settings.test_share is None:
-        return
-    problem_ids = scan_parquet(pool.file).select("problem_id").collect()["problem_id"]
-    if n_held := sum(is_held_out(problem_id, settings.test_share) for problem_id in problem_ids):
-        raise ConfigError(
-            f"test_share={settings.test_share:g}: the pool {pool.file} has {n_held} of the problems that are held out: "
-            "curate with the same test_share (or a larger one)"
-        )
 
 
 def training_path(settings: TrainSettings) -> Path | None:
@@ -210,8 +195,8 @@ def doubt_of(settings: TrainSettings) -> str | None:
 
 
 def unfinished_run(settings: TrainSettings) -> Path | None:
-    """The newest run below the default root that was started with these settings and is at rest, with steps left. Those
-    that do not decide what comes out, such as a cap on cost, may have changed."""
+    """The newest run below the default root that was started with these settings and is at rest, with steps left.
+    Settings that do not decide what comes out, such as a cap on cost, may have changed."""
     config = run_config(settings)
     ignored = {key for key, field in all_settings(TrainSettings) if not about(field).decides_content}
     files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
@@ -221,7 +206,7 @@ def unfinished_run(settings: TrainSettings) -> Path | None:
             is_same = ignored.issuperset(change.key for change in config_changes(recorded, config))
             if is_same and run_state(folder, recorded) not in ("running", "finished"):
                 return folder
-        except DataError:  # a damaged one: naming it says what is wrong with it
+        except DataError:  # a damaged run: naming it says what is wrong
             continue
     return None
 
@@ -246,8 +231,8 @@ def run_config(settings: TrainSettings) -> dict[str, Any]:
 
 def is_finished_run(directory: RunDirectory, settings: TrainSettings) -> bool:
     """Whether the run has done all that `settings` ask for, its final evaluation included."""
-    last, wanted = directory.last_committed_step, settings.max_steps
-    return has_ended(directory.path, last, max_steps=wanted, eval_every=settings.eval.every, steer=settings.steer)
+    last, most, every = directory.last_committed_step, settings.max_steps, settings.eval.every
+    return has_ended(directory.path, last, max_steps=most, eval_every=every, steer=settings.steer)
 
 
 def _model_of_run(path: Path | None) -> RecordedModel | None:
@@ -262,7 +247,7 @@ def start_note(directory: RunDirectory) -> str:
 
 
 def check_training(settings: TrainSettings, path: Path | None) -> None:
-    """Raise ConfigError or DataError for what a training at `path` (None: a new run) would find missing or impossible.
+    """Raises ConfigError or DataError for what a training at `path` (None: a new run) would find missing or impossible.
     Data are not asked for where a run is there: it may have nothing left to do that needs them."""
     require_price(settings)
     check_place(path or runs_root(), "log_path")
@@ -280,12 +265,17 @@ def check_training(settings: TrainSettings, path: Path | None) -> None:
 
 
 async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
-    """Prepares an evaluation: returns its complete settings, and the policy to evaluate. With the setting `completions`
-    the completions in that file are graded in place of a policy's, without a model. Raises ConfigError or DataError for
-    mistakes, InfraError if Tinker fails."""
-    if settings.completions is not None:
-        policy = _completions_as_policy(settings.as_meant(), settings.completions)
-        settings = _with_benchmark_defaults(settings.as_meant())
+    """Returns the complete settings and the policy to evaluate: with `completions` the completions in that file, which
+    are graded without a model. Raises ConfigError or DataError for mistakes, InfraError if Tinker fails."""
+    if (file := settings.completions) is not None:
+        settings = settings.as_meant()
+        if settings.names_model:
+            takes_place = "completions are graded in place of a model's, so leave model_name and preset out"
+            raise ConfigError(f"completions={file}: {takes_place}")
+        if not Path(file).is_file():
+            raise ConfigError(f"completions={file}: there is no such file")
+        policy = FoundPolicy(sampler_path=f"{COMPLETIONS}{file}", run=None, config={}, step=-1)
+        settings = _with_benchmark_defaults(settings)
     else:
         settings, policy = await _plan_sampling(settings)
     check_evaluation(settings, policy.run)
@@ -320,8 +310,7 @@ async def _plan_sampling(settings: EvaluateSettings) -> tuple[EvaluateSettings, 
 
 
 def _policy_begun(settings: EvaluateSettings) -> FoundPolicy | None:
-    """The policy that an earlier attempt of a deployment's flow run found as the latest, and began to evaluate: another
-    one may be the latest now. None if there is none."""
+    """The policy that an earlier attempt of a deployment's flow run began to evaluate as the latest, if any."""
     if settings.checkpoint != LATEST or (name := deployed_name()) is None:
         return None
     for file in runs_root().glob(f"*/evals/evaluate-{name}-{LATEST}-*/{SETTINGS_FILE}"):
@@ -330,17 +319,6 @@ def _policy_begun(settings: EvaluateSettings) -> FoundPolicy | None:
         if recorded is not None and config is not None:
             return FoundPolicy(recorded["policy"], run, config, recorded["step"])
     return None
-
-
-def _completions_as_policy(settings: EvaluateSettings, file: str) -> FoundPolicy:
-    """What takes the place of a policy where the completions of `file` are graded."""
-    if settings.names_model:
-        raise ConfigError(
-            f"completions={file}: completions are graded in place of a model's, so leave model_name and preset out"
-        )
-    if not Path(file).is_file():
-        raise ConfigError(f"completions={file}: there is no such file")
-    return FoundPolicy(sampler_path=f"{COMPLETIONS}{file}", run=None, config={}, step=-1)
 
 
 def _with_benchmark_defaults(settings: EvaluateSettings) -> EvaluateSettings:
@@ -356,8 +334,7 @@ def _with_benchmark_defaults(settings: EvaluateSettings) -> EvaluateSettings:
 
 
 async def _completed_from_run(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateSettings:
-    """Fills in what `settings` leave open: from the configuration of the policy's run, so that the policy is evaluated
-    as it was trained, and the base model."""
+    """Fills in what `settings` leave open, by the configuration of the policy's run, and decides the base model."""
     inherited = {key: policy.config[key] for key in _inherited_keys(settings, policy) if key in policy.config}
     if "model_name" not in inherited:  # there is no run, or its configuration is not known
         return await with_decided_model(for_this_machine(settings))
@@ -430,8 +407,15 @@ def _folder_of_log_path(settings: EvaluateSettings, run: Path | None) -> Path | 
 async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
     """Prepares a pipeline (curate, train, evaluate): checks its three parts and returns its settings, with one base
     model for all parts. Raises ConfigError or DataError for mistakes, InfraError if Tinker fails."""
-    # `for_this_machine` fills in the small nano preset where neither a Tinker service nor a model is named.
-    parts = {key: for_this_machine(part) for key, part in _with_one_model_named(settings.parts).items()}
+    parts = settings.parts
+    # A model that one part names is that of all: otherwise a preset would fill in another one in the others.
+    named = {f"{key}.model_name": part.model_name for key, part in parts.items() if "model_name" in part.given}
+    if len(set(named.values())) > 1:
+        listed = ", ".join(f"{key}={name}" for key, name in named.items())
+        raise ConfigError(f"a pipeline takes one base model, not several ({listed})")
+    for key, part in parts.items():
+        one = part.with_changes(model_name=next(iter(named.values()))) if named else part
+        parts[key] = for_this_machine(one)  # with the nano preset if neither a Tinker service nor a model is named
     run, pool = training_path(settings.train), _named_pool(settings.curate)  # None: a new one
     recorded = _model_of_run(run) or _model_of_pool(pool)  # a run, or a pool, that was begun keeps its model
     # Decided once, for training: all parts use one model, and the service is asked once.
@@ -446,27 +430,24 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
     return pipeline
 
 
-def _with_one_model_named(parts: dict[str, FlowSettings]) -> dict[str, FlowSettings]:
-    """Sets the model that one of a pipeline's `parts` names in all of them: otherwise a preset would fill in another
-    model in the others. Raises ConfigError if they name several."""
-    named = {f"{key}.model_name": part.model_name for key, part in parts.items() if "model_name" in part.given}
-    if len(set(named.values())) > 1:
-        listed = ", ".join(f"{key}={name}" for key, name in named.items())
-        raise ConfigError(f"a pipeline takes one base model, not several ({listed})")
-    if not named:
-        return parts
-    model_name = next(iter(named.values()))
-    return {key: part.with_changes(model_name=model_name) for key, part in parts.items()}
-
-
 def check_curation(settings: CurateSettings, folder: Path) -> None:
     """Checks before a curation into `folder` what would fail later: raises ConfigError or DataError for missing prices,
     files or data, a folder that cannot be written to, or another finished pool in it."""
     require_price(settings)
     environment_of(settings)  # raises for a reward file that cannot be used
     check_place(folder, "name")
-    if not settings.replace:
-        _require_no_other_pool(settings, folder)
+    # If a finished pool changed, runs that were trained on it could not be resumed.
+    wanted, finished = settings.content(), None if settings.replace else finished_with(folder)
+    # A start with replace=true that was interrupted has recorded `wanted`: it is continued without replace=true too.
+    if finished is not None and recorded_settings(folder) != wanted:
+        changed = [key for key in wanted if finished.get(key, wanted[key]) != wanted[key]]
+        if changed:
+            changes = "; ".join(f"{key}: {finished[key]!r} -> {wanted[key]!r}" for key in changed)
+            raise ConfigError(
+                f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER makes another pool, "
+                "replace=true makes it again, and samples again what depends on them (runs trained on it can then not "
+                "be resumed)"
+            )
     check_data(settings.dataset, settings.splits, "train")
     benchmark_sources(settings.benchmark or (), download=False)
     side = evaluation_side(settings)
@@ -474,25 +455,8 @@ def check_curation(settings: CurateSettings, folder: Path) -> None:
         check_data(side.source, None, side.role)
 
 
-def _require_no_other_pool(settings: CurateSettings, folder: Path) -> None:
-    """Raise ConfigError if the pool in `folder` was finished with other settings: if it changed, runs that were trained
-    on it could not be resumed."""
-    wanted, finished = settings.content(), finished_with(folder)  # the settings that decide what a pool contains
-    # A start with replace=true that was interrupted has recorded `wanted`: it is continued without replace=true too.
-    if finished is None or recorded_settings(folder) == wanted:
-        return
-    changed = [key for key in wanted if finished.get(key, wanted[key]) != wanted[key]]
-    if changed:
-        changes = "; ".join(f"{key}: {finished[key]!r} -> {wanted[key]!r}" for key in changed)
-        raise ConfigError(
-            f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER makes another pool, "
-            "replace=true makes it again, and samples again what depends on them (runs trained on it can then not be "
-            "resumed)"
-        )
-
-
 def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned: bool = False) -> None:
-    """Raise ConfigError or DataError for what an evaluation of `run` (None if its policy has none) would find missing.
+    """Raises ConfigError or DataError for what an evaluation of `run` (None: its policy has none) would find missing.
     With `is_planned` the run is still to be trained, so that a name in `compare_to` may be one of its evaluations."""
     require_price(settings)
     check_place(_folder_of_log_path(settings, run) or run or runs_root(), "log_path")
@@ -530,7 +494,6 @@ def evaluation_problems(settings: EvaluateSettings, folder: Path) -> list[Proble
 
 
 def evaluated_on(settings: EvaluateSettings) -> str:
-    """What is evaluated on, in words."""
     return str(evaluation_side(settings)) if settings.benchmark is None else f"benchmark={','.join(settings.benchmark)}"
 
 

@@ -1,12 +1,10 @@
 """Clients of the Tinker service, the real one or the embedded one: the same calls, and the same failures, for both.
 
-The coroutines can be cancelled at any moment. The SDK waits for ever on a server that is gone, so whoever supervises
-the server cancels the phase and starts again with a new `connect`; meanwhile the address is asked now and then
-(`lost`).
+The coroutines can be cancelled at any moment. The SDK waits for ever on a server that is gone: whoever supervises the
+server asks the address now and then (`lost`), cancels the phase and starts again with a new `connect`.
 
-Which failures are retryable (`tinker_errors`). The SDK retries and polls on its own, so what reaches us has outlasted
-that. It hides some status errors inside a ValueError or a RuntimeError ("poisoned" client): the whole chain of causes
-is looked at.
+Which failures are retryable (`tinker_errors`). The SDK retries on its own, and hides some status errors inside a
+ValueError or a RuntimeError ("poisoned" client): the whole chain of causes is looked at.
 
 | seen in the chain                                                    | verdict                         |
 |----------------------------------------------------------------------|---------------------------------|
@@ -77,8 +75,7 @@ async def connect(base_url: str | None = None, api_key: str | None = None) -> ti
     opened, abandoned = threading.Event(), threading.Event()
 
     def close_abandoned() -> None:
-        # The thread and a cancelled caller both come here, and the last one closes. A session that nobody closes sends
-        # heartbeats until the process ends.
+        # The thread and a cancelled caller both come here, and the last one closes: an open session sends heartbeats.
         if opened.is_set() and abandoned.is_set():
             service.close("interrupted")
 
@@ -108,8 +105,7 @@ async def supported_models(
 ) -> dict[str, SupportedModel]:
     """The models that the service offers, by name. Opens no session. InfraError, naming the address, if no answer comes
     for `patience_s`: the SDK itself waits for ever."""
-    # The SDK makes REST clients one at a time under a lock of the process: one that is made for an address where
-    # nothing answers would block those of every other address, long after its caller was cancelled.
+    # The SDK makes REST clients one at a time under a lock of the process, also for an address where nothing answers.
     await require_answer(base_url, patience_s=min(patience_s, PATIENCE_S))
     with tinker_errors("asking for the models it has"), warning_if_slow(base_url, patience_s):
         try:
@@ -175,7 +171,7 @@ async def create_sampling_client(
 
 
 async def rest_client(base_url: str | None = None, api_key: str | None = None) -> tinker.RestClient:
-    """A client of what the service has stored. Opens no session; all of one address and key share their connections."""
+    """A client of what the service has stored. Opens no session."""
     return await _in_daemon_thread(lambda: tinker.RestClient(base_url=base_url, api_key=api_key))
 
 
@@ -256,7 +252,7 @@ async def served_by(base_url: str | None, api_key: str | None, model_name: str) 
         models = answer.json()["supported_models"] if answer.status_code == httpx.codes.OK else []
         served = next((model.get("served") for model in models if model["model_name"] == model_name), None)
     except (ValueError, TypeError, KeyError, AttributeError):  # an answer of another shape
-        return address
+        served = None
     if not isinstance(served, str):  # any other service, or not this model
         return address
     host = urlsplit(address).hostname
@@ -332,10 +328,9 @@ def status_code(error: BaseException) -> int | None:
 def is_fatal(error: BaseException, *, missing_is_fatal: bool = False) -> bool:
     """Whether retrying `error` cannot help. `missing_is_fatal` says what a 404 means."""
     for cause in causes(error):
-        if isinstance(cause, ConfigError):  # judged already, deeper down
-            return True
-        # A request that was accepted and failed later has a category and no HTTP status.
-        if isinstance(cause, tinker.RequestFailedError) and cause.category is RequestErrorCategory.User:
+        # A ConfigError was judged already, deeper down. A request that was accepted and failed later has no status.
+        is_users = isinstance(cause, tinker.RequestFailedError) and cause.category is RequestErrorCategory.User
+        if is_users or isinstance(cause, ConfigError):
             return True
     status = status_code(error)
     return status in _FATAL_STATUS or (missing_is_fatal and status == 404)
@@ -355,10 +350,8 @@ def describe(error: BaseException) -> str:
     if isinstance(root, tinker.APIConnectionError):
         url = root.request.url
         return f"{text} ({url.scheme}://{url.netloc.decode()}: check TINKER_BASE_URL and the network, coderl doctor)"
-    if status is None:
-        return text
     hint = f" ({_HINTS[status]})" if status in _HINTS else ""
-    return f"{text}{hint}" if str(status) in text else f"{status}: {text}{hint}"
+    return f"{text}{hint}" if status is None or str(status) in text else f"{status}: {text}{hint}"
 
 
 @contextmanager

@@ -2,19 +2,17 @@
 
 **What each completion is reinforced with.**
 
-1. Which rewards a group is compared by (`counted_rewards`): what a completion that ran into its limit, or nearly,
-   counts for. That is its reward as it is (`as_graded`: without a closed block of code a format error), or nothing
-   (`masked`: its tokens say little about what was wrong), or less the longer it is (`penalised`).
+1. Which rewards a group is compared by (`counted_rewards`): what a completion that ran into its limit counts for. That
+   is its reward as it is (`as_graded`), nothing (`masked`), or less the longer it is (`penalised`).
 2. Whether they differ (`should_skip`): a group whose rewards are equal has no signal and is left out.
 3. How far each is off (`ESTIMATORS`). The column `reward` stays as it was graded.
 
 **The loss.** Losses are sums over completion tokens. With l the trainer's log-probability of a token, q the sampler's,
 A the completion's advantage and r = exp(l - q) the importance ratio, each function of LOSS_RULES has its formula. The
-service computes gradients. The value is worked out here from the log-probabilities that it returns, in float64, since
-services name and add up theirs in their own ways. Thresholds are always sent: defaults are theirs too.
+service computes gradients. The value is worked out here in float64 from the log-probabilities that it returns, since
+services add up theirs in their own ways. Thresholds are always sent: defaults are the service's too.
 
-Not covered: stable_reinforce. It reads records of the sampler that end with its session, and after a day: an update
-that a crash lost could not be replayed.
+Not covered: stable_reinforce, whose sampler's records end with the session: a lost update could not be replayed.
 """
 
 import math
@@ -68,18 +66,16 @@ def std_normalised(rewards: list[float], eps: float = EPS) -> list[float]:
 
 
 def leave_one_out(rewards: list[float]) -> list[float]:
-    """A_i = r_i - mean of r_j over j != i: RLOO (Ahmadian et al., "Back to Basics").
-    A completion is not part of its own baseline, which keeps the estimate unbiased. It is the mean-centred advantage
-    times G / (G - 1): the same directions, with more weight for small groups."""
+    """A_i = r_i - mean of r_j over j != i: RLOO (Ahmadian et al., "Back to Basics"). It is the mean-centred advantage
+    times G / (G - 1): the same directions, without bias, with more weight for small groups."""
     total, others = math.fsum(rewards), len(rewards) - 1
     return [reward - (total - reward) / others for reward in rewards]
 
 
 def maxrl(rewards: list[float]) -> list[float]:
     """A_i = (r_i - mean(r)) / mean(r): MaxRL (Tajwar et al., "Maximum Likelihood Reinforcement Learning").
-    With rewards of 0 and 1 a group's gradient is then the mean over its right completions, an estimate of the gradient
-    of log pass rate instead of the pass rate: hard problems weigh more. Raises ConfigError for a reward below 0: the
-    mean may then have either sign."""
+    With rewards of 0 and 1 a group's gradient then estimates that of the log pass rate: hard problems weigh more.
+    Raises ConfigError for a reward below 0: the mean may then have either sign."""
     if min(rewards) < 0:
         raise ConfigError(
             f"advantage=maxrl divides by a group's mean reward, and there is one of {min(rewards):g}: it needs rewards "
@@ -105,9 +101,8 @@ QUANTITIES: dict[str, tuple[str, str, Callable[[float, Sequence[float]], float]]
 
 @dataclass(frozen=True, slots=True)
 class AdvantageRule:
-    """An estimator, and its `rule`: the formula of an advantage in QUANTITIES and {eps}, which `estimate` then takes as
-    an argument. The viewer shows it to people with words or numbers in place of the names, and also as SQL that they
-    can run: with "-" for the minus sign "−" the rule must be valid DuckDB SQL.
+    """An estimator, and its `rule`: the formula of an advantage in QUANTITIES and {eps}, which `estimate` then takes.
+    With "-" for the minus sign "−" it must be valid DuckDB SQL: the viewer shows it as words, numbers and SQL.
 
     For rewards in [0, 1] a group's mean |advantage| must be at most 2: `insight/warning_signs.py` judges losses by it.
     """
@@ -212,9 +207,8 @@ def with_advantages(
 ) -> pl.DataFrame:
     """Adds `advantage`, `turn_advantages` and `trained`. `count(group)` is each completion's reward, or None to leave
     it out; `estimate` turns the others into advantages, if there are two; `credit` shares these out among turns
-    ("trajectory": each turn has the completion's advantage, and `turn_advantages` stays null). A group without a signal
-    (equal rewards) keeps its deviations from the mean. `trained` is false for such a group, for empty completions and
-    for those without an advantage: the update skips them."""
+    ("trajectory": `turn_advantages` stays null). A group without a signal keeps its deviations from the mean. `trained`
+    is false for such a group, for empty completions and for those without an advantage: the update skips them."""
     groups = [pl.DataFrame(schema=ROLLOUT_SCHEMA)]
     for group in split_groups(graded):
         rewards = count(group)
@@ -366,11 +360,8 @@ def array_datum(
     loss_fn: LossName = LOSS_FN,
     sampled: np.ndarray | None = None,
 ) -> tinker.types.Datum:
-    """Returns the training example of one completion, with the inputs that `loss_fn` reads. `tokens` (n,) are those of
-    the prompt, `ob_len` of them, and the completion. `logprobs` are the sampler's, for the completion's tokens, all
-    tokens or all targets; `advantage` is the completion's, or one per completion token. `sampled` (n - ob_len) marks
-    the completion's tokens that the policy sampled (None: all); the caller passes log-probabilities and advantages of 0
-    for the others. Raises ValueError for any other length, an empty prompt or completion.
+    """As `make_datum`, with the inputs that `loss_fn` reads. `sampled` (n - ob_len) marks the completion's tokens that
+    the policy sampled (None: all); the caller passes log-probabilities and advantages of 0 for the others.
     The input's tokens stay an array: a step's 24 million take 0.1 GB as arrays, 1 GB as lists. The SDK sends both as
     the same bytes, but can neither compare nor dump the array."""
     n = len(tokens)

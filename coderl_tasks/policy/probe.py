@@ -10,13 +10,12 @@
 | does a completion that stops end with its stop token | a warning                                                   |
 | which model does the service say it serves           | a warning where it is another one                           |
 
-Trained log-probabilities come from a forward pass of the client that is to be trained, with the loss it is to be
-trained with and advantages of 0: nothing is changed, and it is that very pair of numbers whose ratio training uses. The
-sampler's own scores of a text (`compute_logprobs`) would not show that the two sides differ.
+Trained log-probabilities come from a forward pass of the client, with the loss it is to be trained with and advantages
+of 0: nothing is changed, and it is that very pair of numbers whose ratio training uses.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -151,8 +150,8 @@ async def probe_service(
     loss: PolicyLoss = IMPORTANCE_SAMPLING,
 ) -> Probe:
     """Finds out by a few requests how the service samples and scores; trains nothing. `sampler` and `trainer` must hold
-    the same policy, and `loss` is the one to train with. Raises CoderlError if all samples of a request are the same
-    with and without a seed, InfraError if none has log-probabilities or the service fails."""
+    the same policy. Raises CoderlError if all samples of a request are the same with and without a seed, InfraError if
+    none has log-probabilities or the service fails."""
     prompt = renderer.prompt_tokens([{"role": "user", "content": QUESTION}])
     stop, seed = renderer.stop_tokens, seed_for("probe")
     draw = partial(sample_group, sampler, prompt)
@@ -191,6 +190,10 @@ async def probe_service(
         logprobs_of = await _distribution_of(sampler, prompt, usable_scaled, trained_scaled, temperature, tolerance)
     # Each completion once, by identity: `at_one` is `seeded` unless seeds clone.
     sampled = {id(c): c for c in (*seeded, *at_one, *scaled, greedy, stopped)}.values()
+    last_tokens = [each.tokens[-1:] for each in sampled if each.stop_reason == "stop"]
+    stops: Stops = "none seen"
+    if last_tokens:  # whether the completions that stopped end with one of the tokens they were to stop at
+        stops = "returned" if all({*last} & {*stop, middle_token} for last in last_tokens) else "left out"
     return Probe(
         service=service,
         model=model,
@@ -198,7 +201,7 @@ async def probe_service(
         served=trainer.get_info().model_data.model_name,
         seeds_clone=seeds_clone,
         greedy_repeats=stopped.tokens == greedy.tokens[: len(stopped.tokens)] and bool(stopped.tokens),  # a prefix
-        stops=_stops(sampled, {*stop, middle_token}),
+        stops=stops,
         gap=gap,
         gap_at_temperature=_mean_gap(usable_scaled, trained_scaled) if usable_scaled else None,
         logprobs_at=logprobs_of,
@@ -215,14 +218,6 @@ def _repeats(completions: Sequence[Completion]) -> pl.DataFrame:
     rows = [{"group_index": 0, "completion_tokens": c.tokens, "logprobs": c.logprobs} for c in completions]
     schema = {"group_index": pl.Int32(), "completion_tokens": pl.List(pl.Int32()), "logprobs": pl.List(pl.Float32())}
     return group_repeats(pl.DataFrame(rows, schema=schema))
-
-
-def _stops(completions: Iterable[Completion], stop: set[int]) -> Stops:
-    """Whether the completions that stopped end with one of the tokens they were to stop at."""
-    stopped = [completion for completion in completions if completion.stop_reason == "stop"]
-    if not stopped:
-        return "none seen"
-    return "returned" if all(c.tokens and c.tokens[-1] in stop for c in stopped) else "left out"
 
 
 async def _trained_logprobs(
@@ -259,9 +254,9 @@ async def _distribution_of(
     temperature: float,
     tolerance: float,
 ) -> LogprobsOf:
-    """Returns which distribution the log-probabilities of `completions`, sampled at `temperature`, belong to: to the
-    one scaled by it ("scaled"), the one at 1 ("unscaled"), "neither", or "unknown" if the service has no top-k
-    log-probabilities to tell. `trained` are the trainer's at 1. A mean gap per token of up to `tolerance` is none."""
+    """Returns which distribution the log-probabilities of `completions`, sampled at `temperature`, belong to; "unknown"
+    if the service has no top-k log-probabilities to tell. `trained` are the trainer's at 1. A mean gap per token of up
+    to `tolerance` is none."""
     unscaled_gap = _mean_gap(completions, trained)
     least_gaps, greatest_gaps = [], []  # per token, to the scaled distribution, which is known within bounds only
     for completion, trained_logprobs in zip(completions, trained, strict=True):
@@ -304,10 +299,9 @@ def scaled_bounds(
     logprobs: np.ndarray, top: Sequence[Sequence[tuple[int, float]]], temperature: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """The least and the greatest log-probability that each token can have in the distribution scaled by `temperature`.
-
     `logprobs` are the tokens' at temperature 1, `top` the most probable tokens there with theirs. The scaled one is
-    logprob / T - log Z, Z being the sum of all p^(1/T): of the top k it is known; the mass that is left gives least and
-    most, by convexity, if one token has all of it or all tokens share it equally."""
+    logprob / T - log Z, Z being the sum of all p^(1/T), known of the top k. The mass that is left gives least and most,
+    by convexity, if one token has all of it or all tokens share it equally."""
     power = 1.0 / temperature
     least, most = [], []
     for row in top:

@@ -116,8 +116,8 @@ async def try_all(
     work: Callable[[ItemT], Awaitable[ResultT]], items: Sequence[ItemT], what: str = "groups"
 ) -> list[ResultT]:
     """Runs `work` on all `items` concurrently and returns the results in order; `what` names the items in errors. After
-    an InfraError or a BudgetReachedError the others finish, since what they sample is paid for. Then the first
-    InfraError is raised, as a retry may help, else the BudgetReachedError. Any other error cancels the rest at once."""
+    an InfraError or a BudgetReachedError the others finish, since they are paid for; then the first InfraError is
+    raised, as a retry may help, else the BudgetReachedError. Any other error cancels the rest at once."""
     tasks = [asyncio.ensure_future(work(item)) for item in items]
     running = set(tasks)
     try:
@@ -212,11 +212,9 @@ def require_sampled(sampled: pl.DataFrame, what: str) -> None:
 
 
 def require_graded(rollouts: pl.DataFrame, what: str) -> None:
-    """Raises SandboxDownError if over MOST_LOST of the programs met an outage instead of a verdict: format errors need
-    no sandbox, and would be most of what is left to train on. `what` names the rollouts in the message.
-    Raises CoderlError if compute_reward failed on over MOST_REWARD_ERRORS of the completions (with its traceback), or
-    if over MOST_LOST of the programs met a problem's tests or checker that failed by itself. Only a corrected function,
-    or a pool without these problems, helps; the samples stay recorded for it."""
+    """Raises SandboxDownError if over MOST_LOST of the programs met an outage instead of a verdict (format errors need
+    no sandbox); CoderlError if compute_reward failed on over MOST_REWARD_ERRORS of the completions, or if over
+    MOST_LOST of the programs met a problem's tests or checker that failed by itself. The samples stay recorded."""
     programs = rollouts.filter(pl.col("verdict") != Verdict.FORMAT_ERROR)["verdict"]
     lost = int((programs == Verdict.INFRA_ERROR).sum())
     if lost > MOST_LOST * len(programs):

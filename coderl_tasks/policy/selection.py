@@ -1,10 +1,8 @@
 """What is drawn: seeds as hashes, and the problems of a step.
 
 1. A seed depends on its parts alone: what has to be sampled again comes out the same, on any machine, in any order.
-2. With selection=shuffle and cycle the problems are a stream, cut into steps. Nothing is remembered between steps: the
-   seed and the step decide.
-3. Further problems of a step (`refill`) are beside that stream, which they do not move: a pass takes each problem once
-   as a step's own, and may sample it again as a further one of another step.
+2. With selection=shuffle and cycle the problems are a stream, cut into steps: the seed and the step decide.
+3. Further problems of a step (`refill`) are beside that stream, which they do not move.
 
 selection=adaptive: problems whose groups are likely to have a signal, by what is known of each at that step.
 
@@ -13,21 +11,19 @@ with the probability p^G + (1-p)^G. What is known of a problem's p is a beta dis
 
 1. Its own evidence: right and graded completions of the pool's profile, if there is one, and of each step that sampled
    it. The policy moves, so what is `age` steps old counts as 1 / (1 + age / half age) of it, the weight of an
-   observation of something that walks at random. With gamma^age a problem never solved would end as a blank again. How
-   fast it moves differs from run to run and within one: the half age is the longest of HALF_AGES under which the
-   outcomes of the last JUDGED steps were about as likely as under the best.
+   observation of something that walks at random. With gamma^age a problem never solved would end as a blank again. The
+   half age is the longest of HALF_AGES under which the outcomes of the last JUDGED steps were about as likely as under
+   the best.
 2. The mean of problems like it: a ridge regression of the pass rates seen so far on split, kind and length of the
-   statement. So an unseen problem is no blank. It is a sum of these, not a mean per combination of them: 24 cells would
-   each need problems of their own before the first says anything.
+   statement. A sum of these, not a mean per combination: each of 24 cells would need problems of its own.
 3. How much that mean is worth, in completions: little where problems are mostly always or never solved.
 
 A step draws without replacement, each problem with the weight E[1 - p^G - (1-p)^G]^SHARPNESS (Efraimidis and Spirakis,
-"Weighted random sampling with a reservoir"), and one in EXPLORED from those of the least evidence. Solved problems and
-hopeless ones are so left alone without a list of them, and come back as their evidence fades. What the last RESTS steps
-sampled rests: the first problems found to have a signal would otherwise be most of every later step.
+"Weighted random sampling with a reservoir"), and one in EXPLORED from those of the least evidence. What the last RESTS
+steps sampled rests: the first problems found to have a signal would otherwise be most of every later step.
 
-All of it is a function of the pool and of the outcomes that the commits record, up to the last step trained into the
-policy that samples: these are committed whenever a step is begun, ahead of its turn or not.
+All of it is a function of the pool and of the committed outcomes up to the last step trained into the policy that
+samples.
 """
 
 import hashlib
@@ -98,8 +94,7 @@ def seed_for(*parts: int | str) -> int:
 
 
 class Selection(Protocol):
-    """How a step's problems are chosen. One that is made with the run's journal has to answer the same of a step
-    whenever it is asked, since a killed run asks again."""
+    """How a step's problems are chosen: the same whenever it is asked of a step, since a killed run asks again."""
 
     def __call__(
         self, problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()
@@ -133,9 +128,8 @@ def epoch_order(problem_ids: Sequence[str], *, seed: int, epoch: int) -> list[st
 
 
 def shuffle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
-    """selection=shuffle: a stream of shuffled epochs over the pool, cut into steps. Raises as `places` does.
-    Every problem comes up once per epoch; where an epoch ends inside a step the next one goes on, so a pool smaller
-    than a step repeats problems within it. Further problems are the first others of a shuffle of the step's own."""
+    """selection=shuffle: a stream of shuffled epochs over the pool, cut into steps. Raises as `places` does. A pool
+    smaller than a step repeats problems within it. Further problems are the first others of the step's own shuffle."""
     stretch, size = places(problem_ids, step=step, count=count), len(problem_ids)
     if taken:
         # Not the stream's next ones: the step that follows takes those.
@@ -147,10 +141,8 @@ def shuffle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, tak
 
 
 def cycle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
-    """selection=cycle: the pool in its own order, again and again, as the recipe takes its subsets: whoever orders a
-    pool from easy to hard trains in that order. Raises as `places` does.
-    Further problems are those that follow in the pool: as hard as the step's own, and the next step takes them again.
-    """
+    """selection=cycle: the pool in its own order, again and again, as the recipe takes its subsets. Raises as `places`
+    does. Further problems are those that follow in the pool: as hard, and the next step takes them again."""
     stretch = places(problem_ids, step=step, count=count)
     if taken:
         following = problem_ids.index(taken[-1]) + 1
@@ -186,9 +178,8 @@ class Beliefs:
 
 
 def outcome(rewards: Sequence[float | None]) -> tuple[float, int]:
-    """The right completions of a group with these rewards (None for those that do not count), and how many counted. A
-    reward between 0 and 1 counts as that much of a right one, but rewards that are all equal as all right or all wrong:
-    such a group has no signal, whatever they are."""
+    """The right completions of a group with these rewards, and how many counted (not None). A reward between 0 and 1 is
+    that much of a right one, but rewards that are all equal are all right or all wrong: the group has no signal."""
     counted = [reward for reward in rewards if reward is not None]
     if not counted:
         return 0.0, 0
@@ -220,10 +211,9 @@ class Adaptive:
         completions: int,
         lag: int,
     ) -> None:
-        """`problems` is the pool. `profiled` has, by problem id, how many completions of the pool's profile were right
-        and how many were graded; it may have problems that are not in the pool. `outcomes()` returns one sequence per
-        committed step, in order, with the outcome of each group. `completions` is the size of a group. When a step is
-        sampled, up to `lag` steps before it may not be committed yet (max_steps_off_policy)."""
+        """`profiled` has, by problem id, how many completions of the pool's profile were right and how many were
+        graded. `outcomes()` returns those of each committed step, in order. `completions` is the size of a group. When
+        a step is sampled, up to `lag` steps before it may not be committed yet (max_steps_off_policy)."""
         self._ids = [problem.problem_id for problem in problems]
         self._place = {problem_id: place for place, problem_id in enumerate(self._ids)}
         self._features = _features(problems)
@@ -239,9 +229,8 @@ class Adaptive:
     def __call__(
         self, problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()
     ) -> list[str]:
-        """Returns the ids of `count` problems for `step`, or up to `count` further ones if some are `taken`. The draw
-        depends on `seed`, `step` and committed outcomes only. Raises as `places` does, and ValueError if the ids are
-        not the pool's or a step whose outcomes are needed is not committed yet."""
+        """As `Selection`, by `seed`, `step` and committed outcomes only. Raises as `places` does, and ValueError if the
+        ids are not the pool's or a step whose outcomes are needed is not committed yet."""
         places(problem_ids, step=step, count=count)  # raises for impossible arguments; its result is not used
         if list(problem_ids) != self._ids:
             raise ValueError("adaptive chooses from the pool that it was made with")
@@ -320,10 +309,9 @@ class Adaptive:
     def _spread(
         self, where: Ints, fade: Floats, right: Floats, graded: Floats, known: Floats, pool_mean: float, mean: Floats
     ) -> float:
-        """Returns how far pass rates are spread about `mean`: p(1-p) over that of the mean, averaged over problems. It
-        is near 0 if problems are always or never solved. `where` to `graded` are by group, `known` and `mean` by
-        problem. Two completions of a group estimate p(1-p). Under a Beta prior with mean m, worth w completions, its
-        expectation is m(1-m) w / (w + 1): so the spread is w / (w + 1)."""
+        """Returns how far pass rates are spread about `mean`: p(1-p) over that of the mean, averaged over problems,
+        near 0 if these are always or never solved. Two completions of a group estimate p(1-p). Under a Beta prior with
+        mean m, worth w completions, its expectation is m(1-m) w / (w + 1): so the spread is w / (w + 1)."""
         has_pairs = graded >= 2
         pair_variance = np.where(has_pairs, right * (graded - right) / np.maximum(graded * (graded - 1), 1), 0.0)
         paired = _sums(where, fade * has_pairs, len(mean))  # by problem, as what follows

@@ -1,10 +1,7 @@
 """The metrics of a training step: one entry says what a number means and how it is computed.
 
-metrics.jsonl, W&B and the columns of `coderl query` are drawn from these entries, and docs/file-formats.md repeats the
-meanings. How people see them, `insight/shown_metrics.py` says.
-
-The order of the entries is that of the keys in metrics.jsonl and in a commit, which recorded runs have: a new metric
-goes to the end of its tuple.
+metrics.jsonl, W&B and `coderl query` are drawn from these entries, and docs/file-formats.md repeats the meanings. Their
+order is that of the keys in recorded runs: a new metric goes to the end of its tuple.
 """
 
 import math
@@ -56,6 +53,8 @@ class ScoredRollouts:
 
     rows: pl.DataFrame
     graded: pl.DataFrame  # those with a reward, without their tokens and texts
+    logprobs: pl.Series  # of the completions that have them
+    advantages: pl.Series  # of the completions that are trained on
     received: pl.DataFrame  # stop_reason and number of tokens of those that the service sent, the shortest first
     repeats: pl.DataFrame  # as `group_repeats` returns them
     groups: pl.DataFrame  # one row each: trained, all_zero, all_one, prompt (its tokens), tokens (of its completions)
@@ -81,11 +80,9 @@ def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
     """Counts the completions of each group of `sampled` (SAMPLED_SCHEMA) that repeat another one token for token: one
     row per group (REPEATS_SCHEMA), over its `n` completions that have log-probabilities.
 
-    `repeated` completions equal another one; with independent draws `expected` of them would. `clones`: all are equal,
-    and that is improbable. A service that draws all samples of a request with one seed, or caches answers, returns
-    clones: such a group has no signal. Short or nearly certain completions also repeat by chance. A completion of
-    probability p, the product over its tokens, equals one of n - 1 independent draws with probability
-    1 - (1 - p)^(n - 1); the sum over the group is an unbiased estimate.
+    `repeated` completions equal another one; with independent draws `expected` of them would: one of probability p, the
+    product over its tokens, equals one of n - 1 others with probability 1 - (1 - p)^(n - 1). `clones`: all are equal,
+    and that is improbable, as of a service that draws all samples of a request with one seed: the group has no signal.
 
     Not covered: log-probabilities at another temperature than that of sampling. Below 1 they understate chance."""
     known = sampled.select("completion_tokens", "logprobs")
@@ -95,8 +92,7 @@ def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
         n = group.height
         if not n:
             continue
-        # Exact sums: the last bits of polars' sums depend on how a frame is split in memory, so a run that was killed
-        # would commit another rate than one that was not.
+        # Exact sums: the last bits of polars' sums depend on how a frame lies in memory, which a kill changes.
         probabilities = [min(1.0, math.exp(math.fsum(each))) for each in group["logprobs"]]
         counts = Counter(each.to_numpy().tobytes() for each in group["completion_tokens"])
         repeated = sum(count for count in counts.values() if count > 1)
@@ -114,30 +110,8 @@ def excess_rate(repeats: pl.DataFrame) -> float | None:
 
 
 def _mean(values: pl.Series) -> float | None:
-    # Exact: a mean of polars has other last bits where the frame lies in memory in other pieces, as one does that a run
-    # read from its journal after a kill.
+    # Exact: the last bits of polars' mean depend on how a frame lies in memory, which a kill changes.
     return math.fsum(values) / len(values) if len(values) else None
-
-
-def _entropy(step: ScoredRollouts) -> float | None:
-    logprobs = step.rows["logprobs"].drop_nulls()
-    tokens = int(logprobs.list.len().sum())
-    # Completion by completion: all of a step's as Python's numbers would be gigabytes.
-    return -math.fsum(value for each in logprobs for value in each) / tokens if tokens else None
-
-
-def _spread(values: pl.Series) -> float | None:
-    """The standard deviation of all of them (not the estimate from a sample)."""
-    mean = _mean(values)
-    return None if mean is None else math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
-
-
-def _groups_refilled(step: ScoredRollouts) -> int | None:
-    settings = step.settings
-    if settings is None or not (settings.refill > 1 or settings.first_completions):
-        return None
-    # The groups beyond those planned were sampled in place of groups without a signal.
-    return max(0, step.groups.height - settings.problems_per_step)
 
 
 def _length(percent: int, meaning: str) -> Metric[ScoredRollouts]:
@@ -184,12 +158,15 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("entropy",
         "mean of -log-probability over the sampled tokens, in nats: at temperature 1 an estimate of the policy's "
         "entropy per token",
-        _entropy),
+        # Completion by completion: all of a step's as Python's numbers would be gigabytes.
+        lambda step: -math.fsum(value for each in step.logprobs for value in each) / n
+            if (n := int(step.logprobs.list.len().sum())) else None),
     _length(50, "median length of the received completions"),
     _length(90, "length that 90% of them do not exceed"),
     _length(99, "length that 99% of them do not exceed"),
     Metric("advantage_std", "standard deviation of the advantages trained on",
-        lambda step: _spread(step.rows.select("trained", "advantage").filter("trained")["advantage"])),
+        lambda step: math.sqrt(math.fsum((each - mean) ** 2 for each in step.advantages) / len(step.advantages))
+            if (mean := _mean(step.advantages)) is not None else None),
     # Of each group's own rewards: a step of which half is all 0 and half all 1 has the mean of one that learns.
     Metric("groups_all_zero", "share of the groups whose rewards are equal and at most 0",
         lambda step: _mean(step.groups["all_zero"])),
@@ -201,7 +178,9 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: int((step.rows["verdict"] == Verdict.REWARD_ERROR).sum()), INT),
     Metric("groups_refilled",
         "with `refill` or `first_completions`: groups sampled in place of others without a signal",
-        _groups_refilled, INT),
+        lambda step: max(0, step.groups.height - step.settings.problems_per_step)
+            if step.settings is not None and (step.settings.refill > 1 or step.settings.first_completions) else None,
+        INT),
     Metric("tokens_without_signal", "share of the sampled tokens in groups without a signal",
         lambda step: int(step.groups.filter(~pl.col("trained"))["tokens"].sum()) / total
             if (total := int(step.groups["tokens"].sum())) else None),
@@ -317,6 +296,8 @@ def rollout_metrics(rollouts: pl.DataFrame, settings: "TrainSettings | None" = N
     step = ScoredRollouts(
         rollouts,
         graded=rollouts.select(pl.exclude(TOKENS_AND_TEXTS)).filter(pl.col("reward").is_not_null()),
+        logprobs=rollouts["logprobs"].drop_nulls(),
+        advantages=rollouts.select("trained", "advantage").filter("trained")["advantage"],
         received=lengths.filter(pl.col("stop_reason") != NO_COMPLETION).sort("tokens"),  # for quantiles
         repeats=group_repeats(rollouts),
         groups=groups,

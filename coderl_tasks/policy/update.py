@@ -1,8 +1,7 @@
 """The update of a step: scored rollouts -> datums -> its optimizer steps -> what they did.
 
-Which rollouts, in which order, in which batches and with which numbers depends on the scored frame, the method and a
-seed alone, so that a replay from the recorded frame repeats the update. Epochs go over the same rollouts: the sampler's
-log-probabilities stay those that were recorded, while the policy moves away from them.
+All depends on the scored frame, the method and a seed alone, so that a replay repeats the update. Epochs go over the
+same rollouts: the sampler's log-probabilities stay those that were recorded, while the policy moves away from them.
 
 The penalty on leaving the base model: each token's advantage less what the policy gained on the base model there. With
 d_t = sampler - base log-probability of a sampled token, whose mean estimates KL(policy || base), and coef the penalty's
@@ -11,9 +10,8 @@ weight, the advantage of a token is
     A_t = A + coef (mean(d) - d_t)          the mean over all completion tokens of the step that are trained on
 
 Taken off the mean, the penalty moves probability between tokens and does not shift all advantages (as the Tinker
-cookbook does it). The base model's log-probabilities are recorded with the scored rollouts: a replay asks for none.
-Not covered: groups without a signal are skipped as ever, and not pulled back. Without a penalty the same mean can be an
-observation, of a sample of a step's completions (`observed`).
+cookbook does it). Groups without a signal are skipped as ever, and not pulled back. Without a penalty the same mean can
+be an observation, of a sample of a step's completions (`observed`).
 
 Both estimates of KL(policy || base) that are reported are means over tokens (J. Schulman, "Approximating KL
 Divergence", http://joschu.net/blog/kl-approx.html). Neither is biased where the sampler is the policy:
@@ -28,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.ma  # polars needs it for the first arrays, and would import it in the middle of a step
@@ -155,42 +153,32 @@ class UpdateResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedSequence:
-    """A sequence that is trained on. Its first `prompt_len` tokens are a prompt; `sampled` (one per token after it)
-    marks those that the policy sampled, None for all. They are `first` to `last` of the completion's tokens."""
+    """A sequence that is trained on: `prompt_len` tokens of prompt, then the tokens `first` to `last` of a completion,
+    and replies. `sampled` (one per token after the prompt) marks those that the policy sampled."""
 
     prompt_len: int
-    sampled: np.ndarray | None
+    sampled: np.ndarray
     first: int
     last: int
 
     def spread(self, values: np.ndarray) -> np.ndarray:
         """`values` of the completion's tokens as values of this sequence's after its prompt, 0 where not sampled."""
-        own = values[self.first : self.last]
-        if self.sampled is None:
-            return own
         spread = np.zeros(len(self.sampled), dtype=values.dtype)
-        spread[self.sampled] = own
+        spread[self.sampled] = values[self.first : self.last]
         return spread
-
-    def sampled_only(self, values: np.ndarray) -> np.ndarray:
-        """`values` of the tokens after the prompt, of those alone that were sampled."""
-        return values if self.sampled is None else values[self.sampled]
 
 
 def sequences(rows: pl.DataFrame, row: int) -> Iterator[tuple[np.ndarray, TrainedSequence]]:
     """Yields the sequences that the completion in a row of `rows` is trained as, each with its tokens, prompt included.
-    All its turns are one sequence, in which the environment's replies have no advantage and no loss. But a turn whose
-    prompt does not start with all tokens so far (`is_split`: the chat format drops the thinking of past turns, say)
-    begins another one: each trained token stands behind exactly the tokens that it was sampled behind."""
+    All its turns are one, in which the environment's replies have no advantage and no loss. But a turn whose prompt
+    does not start with all tokens so far (`is_split`) begins another one: each trained token stands behind exactly the
+    tokens that it was sampled behind."""
     prompt, completion = rows["prompt_tokens"][row].to_numpy(), rows["completion_tokens"][row].to_numpy()
-    turns = rows["turns"][row]
-    if turns is None:
-        whole = TrainedSequence(prompt_len=len(prompt), sampled=None, first=0, last=len(completion))
-        yield np.concatenate([prompt, completion]), whole
-        return
+    only_turn = {"environment_tokens": [], "is_split": False, "n_tokens": len(completion)}
+    turns = [only_turn] if rows["turns"][row] is None else rows["turns"][row].to_list()
     tokens, prompt_len, is_sampled = prompt, len(prompt), [np.zeros(0, dtype=bool)]
     first = n_taken = 0  # of the completion's tokens: the first in this sequence, and how many are in one so far
-    for turn in turns.to_list():
+    for turn in turns:
         # Empty before the first answer. After a split also what the format has rewritten.
         reply = np.asarray(turn["environment_tokens"], dtype=prompt.dtype)
         if turn["is_split"]:
@@ -207,11 +195,8 @@ def sequences(rows: pl.DataFrame, row: int) -> Iterator[tuple[np.ndarray, Traine
     yield tokens, TrainedSequence(prompt_len, np.concatenate(is_sampled), first, last=n_taken)
 
 
-class DatumSource(NamedTuple):
-    """The row that a datum was made of, and the sequence of this row that it is."""
-
-    row: int
-    sequence: TrainedSequence
+DatumSource = tuple[int, TrainedSequence]
+"""The row that a datum was made of, and the sequence of this row that it is."""
 
 
 def adam_params(learning_rate: float) -> tinker.AdamParams:
@@ -253,7 +238,7 @@ async def with_base_logprobs(
             after_prompt = np.array([math.nan if score is None else score for score in scores[sequence.prompt_len :]])
             # Whatever the service left out is missing from the count below, which raises then.
             if len(after_prompt) == len(tokens) - sequence.prompt_len:
-                of_sampled = sequence.sampled_only(after_prompt)
+                of_sampled = after_prompt[sequence.sampled]
                 base_logprobs += of_sampled[np.isfinite(of_sampled)].tolist()
         if len(base_logprobs) != len(scored["completion_tokens"][row]):
             raise InfraError("Tinker, computing the base model's log-probabilities: there is not one for each token")
@@ -272,8 +257,8 @@ def trained_rollouts(scored: pl.DataFrame) -> pl.DataFrame:
 
 
 def kl_to_base(scored: pl.DataFrame) -> tuple[float, float] | None:
-    """KL(policy || base) by k1 and by k3, in nats: means over the tokens with the base model's log-probabilities; or
-    None."""
+    """KL(policy || base) by k1 and k3, in nats, over the tokens with the base model's log-probabilities; None without
+    any."""
     known = scored.select("logprobs", "base_logprobs").filter(pl.col("base_logprobs").is_not_null())
     if not known.height:
         return None
@@ -285,8 +270,7 @@ def kl_to_base(scored: pl.DataFrame) -> tuple[float, float] | None:
 
 
 def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[grpo.Advantage]:
-    """The advantage of each token of each completion, float64, from rows that are trained on. DataError where a row
-    lacks the base model's log-probabilities."""
+    """The advantage of each token of each completion (float64). DataError where a row lacks `base_logprobs`."""
     if rows["base_logprobs"].has_nulls():
         raise DataError("rollouts to be trained on with kl_penalty_coef lack the base model's log-probabilities")
     gaps, mean = _gaps(rows)
@@ -294,8 +278,7 @@ def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[grpo.Advantage
 
 
 def _gaps(rows: pl.DataFrame) -> tuple[list[np.ndarray], float]:
-    """Sampler less base log-probability of each completion's tokens, float64, and the mean over all tokens (0 without
-    any)."""
+    """Sampler less base log-probability of each completion's tokens, float64, and the mean over all (0 without any)."""
     pairs = zip(rows["logprobs"], rows["base_logprobs"], strict=True)
     gaps = [ours.to_numpy().astype(np.float64) - base.to_numpy().astype(np.float64) for ours, base in pairs]
     return gaps, math.fsum(value for gap in gaps for value in gap) / sum(map(len, gaps)) if gaps else 0.0
@@ -313,9 +296,8 @@ def token_advantages(rows: pl.DataFrame) -> list[grpo.Advantage]:
 def build_datums(
     rows: pl.DataFrame, advantages: Sequence[grpo.Advantage], loss_fn: LossName = grpo.LOSS_FN
 ) -> tuple[list[tinker.Datum], list[DatumSource]]:
-    """Returns the datum of each sequence of `trained_rollouts`, with its advantage and what `loss_fn` reads, and its
-    source; `advantages` are by row. A row is one sequence, unless a turn is split off; an answer of no tokens has
-    none."""
+    """Returns the datum of each sequence of `trained_rollouts`, and its source; `advantages` are by row. An answer of
+    no tokens has no datum."""
     datums, sources = [], []
     for row in range(rows.height):
         # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
@@ -323,11 +305,10 @@ def build_datums(
             if sequence.last == sequence.first:
                 continue
             logprobs, advantage = rows["logprobs"][row].to_numpy(), advantages[row]
-            if sequence.sampled is not None or isinstance(advantage, np.ndarray):
-                advantage = sequence.spread(np.broadcast_to(advantage, logprobs.shape))
+            advantage = sequence.spread(np.broadcast_to(advantage, logprobs.shape))
             values = tokens, sequence.spread(logprobs), sequence.prompt_len, advantage, loss_fn
             datums.append(grpo.array_datum(*values, sampled=sequence.sampled))
-            sources.append(DatumSource(row, sequence))
+            sources.append((row, sequence))
     return datums, sources
 
 
@@ -351,7 +332,7 @@ async def update_policy(
     if not datums:
         return UpdateResult(kl_base=kl_base)
     if grpo.LOSS_RULES[method.loss.name].reads_prompt:
-        datums = await _with_prompt_logprobs(training_client, datums, [source.sequence for source in sources])
+        datums = await _with_prompt_logprobs(training_client, datums, [sequence for _, sequence in sources])
     steps: list[OptimizerStep] = []
     # By row, per completion token: the trainer's log-probabilities of the first epoch, filled in by `_summed_up`.
     trainer_logprobs = [np.full(len(sampler), np.nan, np.float32) for sampler in rows["logprobs"]]
@@ -396,8 +377,7 @@ async def _with_prompt_logprobs(
     for datum, sequence, answer in zip(datums, trained_sequences, output.loss_fn_outputs, strict=True):
         sampler = datum.loss_fn_inputs["logprobs"].to_numpy().copy()
         is_given = np.arange(len(sampler)) < sequence.prompt_len - 1
-        if sequence.sampled is not None:
-            is_given[sequence.prompt_len - 1 :] = ~sequence.sampled
+        is_given[sequence.prompt_len - 1 :] = ~sequence.sampled
         sampler[is_given] = answer["logprobs"].to_numpy().ravel()[is_given]
         inputs = datum.loss_fn_inputs | {"logprobs": tinker.TensorData.from_numpy(sampler)}
         completed.append(tinker.Datum(model_input=datum.model_input, loss_fn_inputs=inputs))
@@ -418,10 +398,9 @@ def _summed_up(
     epoch: int,
     trainer_logprobs: list[np.ndarray],
 ) -> OptimizerStep:
-    """Sums up one optimizer step over its completion tokens. `trained_on` has for each datum the row of `rows` that it
-    was made of, and which sequence of that row it is: a row of several turns may be several. In epoch 0 the trainer's
-    log-probabilities are written into `trainer_logprobs`, by row. Raises UpdateFailedError if log-probabilities are
-    missing, UpdateRefusedError if training has diverged."""
+    """Sums up one optimizer step over its completion tokens. `trained_on` has the source of each datum. In epoch 0 the
+    trainer's log-probabilities are written into `trainer_logprobs`, by row. Raises UpdateFailedError if
+    log-probabilities are missing, UpdateRefusedError if training has diverged."""
     answers, loss_of_completion = output.forward_backward.loss_fn_outputs, grpo.LOSS_RULES[loss.name].value
     _require_logprobs(answers, len(trained_on))
     metrics = {**output.forward_backward.metrics, **(output.optim_step.metrics or {})}
@@ -431,11 +410,10 @@ def _summed_up(
         # One log-probability per target, and target i is token i + 1.
         after_prompt = answer["logprobs"].to_numpy().ravel()[sequence.prompt_len - 1 :]
         own = slice(sequence.first, sequence.last)  # of the row's sampled tokens, those in this sequence
-        n_after_prompt = own.stop - own.start if sequence.sampled is None else len(sequence.sampled)
-        if len(after_prompt) != n_after_prompt:  # the service left out some
-            n = len(after_prompt)
+        n, n_after_prompt = len(after_prompt), len(sequence.sampled)
+        if n != n_after_prompt:  # the service left out some
             raise grpo.UpdateFailedError(f"{n} trainer log-probabilities for {n_after_prompt} completion tokens")
-        of_sampled = sequence.sampled_only(after_prompt)  # not of the environment's replies
+        of_sampled = after_prompt[sequence.sampled]  # not of the environment's replies
         if epoch == 0:
             trainer_logprobs[row][own] = of_sampled
         # Sum in float64: both sides come in float32, too coarse for a sum over a step's tokens.

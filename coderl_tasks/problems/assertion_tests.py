@@ -1,7 +1,5 @@
-"""Assertion tests: test code that calls the function under test, as MBPP, HumanEval and pytest files have it.
-
-A test is a source text, run as `grading/payload/assertions.py` does: names that it does not define are the program's.
-"""
+"""Assertion tests: source texts that call the function under test, as MBPP, HumanEval and pytest files have them. They
+are run as `grading/payload/assertions.py` does: names that they do not define are the program's."""
 
 import ast
 import builtins
@@ -22,8 +20,7 @@ _CONSTANT = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.o
 _CONSTANT += (ast.Name, ast.Attribute, ast.JoinedStr, ast.FormattedValue)
 _FUTURE = re.compile(r"^from __future__ import\b(?:[ \t]*\([^)]*\).*|(?:\\\r?\n|.)*)", re.MULTILINE)
 _LIBRARY_CLASSES = {"Counter", "OrderedDict", "defaultdict", "deque", "Decimal", "Fraction"}
-"""Classes that tests use without an import: as they run, the library's (USUAL_NAMES of
-grading/payload/assertions.py)."""
+"""Classes that tests use without an import (USUAL_NAMES of grading/payload/assertions.py)."""
 _IS_TEST = re.compile(r"^(?:assert\b|def (?:test|check)|class \w*Test|class \w+\(.*TestCase)", re.MULTILINE)
 
 
@@ -60,9 +57,8 @@ def _split(text: str) -> list[str]:
     except NOT_PYTHON:
         return [text]  # `entry_point_of` says what is wrong
     # Only where nothing but assignments and imports stands between: a loop, say, may assert something too.
-    if not body or not isinstance(body[-1], ast.Assert) or not all(isinstance(node, _SETUP) for node in body):
-        return [text]
-    if _has_state(body):
+    is_plain = all(isinstance(node, _SETUP) for node in body)
+    if not body or not isinstance(body[-1], ast.Assert) or not is_plain or _has_state(body):
         return [text]
     setup: list[ast.stmt] = []
     scripts = []
@@ -99,16 +95,15 @@ def _has_state(body: list[ast.stmt]) -> bool:
 
 
 def _is_constant(value: ast.expr) -> bool:
-    """Whether no assert changes this value, of which the names are none that may change. LeetCode's `Solution()` counts
-    as one: its methods are functions."""
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "Solution":
-        return not value.args
+    """Whether no assert changes this value. LeetCode's `Solution()` counts as one: its methods are functions."""
+    match value:
+        case ast.Call(func=ast.Name(id="Solution"), args=arguments):
+            return not arguments
     return all(isinstance(part, _CONSTANT) for part in ast.walk(value))
 
 
 def is_test_code(value: Any) -> bool:
-    """Whether a text is tests by its own outline: assertions, or functions and classes of tests; not a program that
-    checks something in its middle."""
+    """Whether a text is tests by its own outline, not a program that checks something in its middle."""
     return isinstance(value, str) and _IS_TEST.search(unix_lines(value)) is not None
 
 
@@ -142,19 +137,17 @@ def with_import(scripts: list[str], entry_point: str) -> list[str]:
     found = []
     for script in scripts:
         tree = ast.parse(script)
-        imported = set(_imported_names(tree))
+        imports = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module == "solution")
+        ]
+        imported = {alias.name for node in imports for alias in node.names}
         if "solution" in imported or not {entry_point}.issuperset(_program_names(tree)):
             return scripts
         is_bare = entry_point not in imported
         found.append(_with_above(f"from solution import {entry_point}", script).lstrip("\n") if is_bare else script)
     return found
-
-
-def _imported_names(tree: ast.Module) -> Iterator[str]:
-    """Yields the names that a test imports from the program, and "solution" if it imports that module."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module == "solution"):
-            yield from (alias.name for alias in node.names)
 
 
 def _program_names(tree: ast.Module) -> Iterator[str]:
@@ -187,7 +180,7 @@ def _program_names(tree: ast.Module) -> Iterator[str]:
 def signatures(scripts: Iterable[str], solutions: Iterable[str]) -> str:
     """Starter code for a problem that has none, from its assertion tests `scripts`: the signatures of the functions and
     classes that the tests use, from the first reference solution that parses and defines any of them; without one, the
-    signature that the first call in the tests implies."""
+    signature that the first call implies: arg1, arg2, ..., or `*args` if their number is not known."""
     scripts = list(scripts)
     names = dict.fromkeys(name for script in scripts for name in _program_names(ast.parse(script)))
     for solution in solutions:
@@ -198,22 +191,16 @@ def signatures(scripts: Iterable[str], solutions: Iterable[str]) -> str:
         found = [node for node in tree.body if isinstance(node, DEFINITIONS) and node.name in names]
         if found:
             return "\n\n".join(map(signature, found))
-    return _signature_of_call(entry_point_of(scripts), scripts[0])
-
-
-def _signature_of_call(name: str, script: str) -> str:
-    """The signature of the function `name`, with as many parameters (arg1, arg2, ...) as its first call in `script` has
-    arguments; `*args` if that number is not known. The script may import it by another name."""
-    nodes = list(ast.walk(ast.parse(script)))
+    name, nodes = entry_point_of(scripts), list(ast.walk(ast.parse(scripts[0])))
     imported = [alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
-    names = {name, *(alias.asname for alias in imported if alias.name == name)}
+    own_names = {name, *(alias.asname for alias in imported if alias.name == name)}
     calls = (node for node in nodes if isinstance(node, ast.Call))
-    call = next((call for call in calls if isinstance(call.func, ast.Name) and call.func.id in names), None)
-    if call is None or any(isinstance(argument, ast.Starred) for argument in call.args):
-        parameters = ["*args"]
-    else:
-        parameters = [f"arg{number}" for number in range(1, len(call.args) + 1)]
-    parameters += [keyword.arg for keyword in call.keywords if keyword.arg] if call is not None else []
+    call = next((call for call in calls if isinstance(call.func, ast.Name) and call.func.id in own_names), None)
+    if call is None:
+        return f"def {name}(*args):\n    "
+    has_star = any(isinstance(argument, ast.Starred) for argument in call.args)
+    parameters = ["*args"] if has_star else [f"arg{number}" for number in range(1, len(call.args) + 1)]
+    parameters += [keyword.arg for keyword in call.keywords if keyword.arg]
     return f"def {name}({', '.join(parameters)}):\n    "
 
 
@@ -221,20 +208,20 @@ def signature(node: ast.stmt) -> str:
     """A definition without its body; a class with its methods' signatures."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         text = ast.unparse(ast.FunctionDef(node.name, node.args, [ast.Pass()], [], node.returns, lineno=0))
-        return f"{text.rpartition('pass')[0]}"
+        return text.rpartition("pass")[0]
     assert isinstance(node, ast.ClassDef)
-    methods = [
-        ast.FunctionDef(part.name, part.args, [ast.Expr(ast.Constant(...))], [], part.returns, lineno=0)
+    dots = ast.Expr(ast.Constant(...))
+    methods: list[ast.stmt] = [
+        ast.FunctionDef(part.name, part.args, [dots], [], part.returns, lineno=0)
         for part in node.body
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    body: list[ast.stmt] = [*methods] or [ast.Expr(ast.Constant(...))]
+    body = methods or [dots]
     return ast.unparse(ast.fix_missing_locations(ast.ClassDef(node.name, node.bases, node.keywords, body, [])))
 
 
 def with_given_code(starter_code: str, code: str) -> str:
-    """A program with what its starter code gives in full, above the definition that this leaves open: helper functions
-    and imports, which the program may define anew."""
+    """A program below what its starter code gives in full: functions and imports above the definition left open."""
     given = _given_code(starter_code)
     return _with_above(given, code) if given else code
 

@@ -18,7 +18,6 @@ text are admitted, and nothing is ever unpickled.
 
 import ast
 import base64
-import binascii
 import builtins
 import json
 import pickletools
@@ -59,7 +58,14 @@ def with_usual_columns(row: Mapping[str, Any]) -> Mapping[str, Any]:
 def _with_assertions(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """`row` with the columns of MBPP or HumanEval under the names that other rows have; any other row as it is."""
     if isinstance(tests := row.get("test_list"), list) and tests and are_texts(tests):
-        return {**row, **_of_mbpp(row, tests)}
+        code = unix_lines(row["code"]) if isinstance(row.get("code"), str) else ""
+        given = _texts([row.get("test_setup_code")]) + _texts(row.get("test_imports"))  # the latter: MBPP sanitized
+        setup = [text for text in (_imports_over_builtins(code, tests), *map(unix_lines, given)) if text.strip()]
+        tests = [unix_lines(test) for test in (*tests, *_texts(row.get("challenge_test_list")))]
+        scripts = ["\n".join(part for part in (*setup, test) if part) for test in tests]
+        question = row.get("question") or row.get("text") or row.get("prompt")
+        solutions = {"solutions": [code]} if code else {}
+        return {**row, "tests": scripts, "question": question, **_task_id(row), **solutions}
     if row.get("tests") is not None:
         return row
     test, entry_point, cases = row.get("test"), row.get("entry_point"), row.get("test_cases")
@@ -71,17 +77,6 @@ def _with_assertions(row: Mapping[str, Any]) -> Mapping[str, Any]:
             columns["tests"] = ["\n".join(filter(None, (given, test.strip("\n"), f"\n{_CHECK}({entry_point})")))]
         return {**row, **columns, "input_output": None}  # LeetCode's: examples for people
     return {**row, "tests": cases} if isinstance(cases, list) and cases and are_texts(cases) else row
-
-
-def _of_mbpp(row: Mapping[str, Any], tests: list[str]) -> dict[str, Any]:
-    """MBPP's own columns, and those of its sanitized version (`prompt`, `test_imports`)."""
-    code = unix_lines(row["code"]) if isinstance(row.get("code"), str) else ""
-    given = _texts([row.get("test_setup_code")]) + _texts(row.get("test_imports"))
-    setup = [text for text in (_imports_over_builtins(code, tests), *map(unix_lines, given)) if text.strip()]
-    tests = [unix_lines(test) for test in (*tests, *_texts(row.get("challenge_test_list")))]
-    scripts = ["\n".join(part for part in (*setup, test) if part) for test in tests]
-    columns = {"tests": scripts, "question": row.get("question") or row.get("text") or row.get("prompt")}
-    return columns | _task_id(row) | ({"solutions": [code]} if code else {})
 
 
 def _texts(value: Any) -> list[str]:
@@ -105,8 +100,7 @@ def _imports_over_builtins(code: str, tests: list[str]) -> str:
 
 
 def _prompt_columns(row: Mapping[str, Any], entry_point: str) -> tuple[str, dict[str, Any]]:
-    """What stands above the function that a prompt of HumanEval's ends in, and all columns but the tests: the prompt is
-    the program's beginning, with a docstring that states the problem."""
+    """What stands above the function that a prompt of HumanEval's ends in, and all columns but the tests."""
     prompt, columns = unix_lines(row["prompt"]), _task_id(row)
     try:
         given, body = prompt, ast.parse(prompt).body
@@ -126,9 +120,8 @@ def _prompt_columns(row: Mapping[str, Any], entry_point: str) -> tuple[str, dict
 
 
 def _with_evalplus(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Turns a row of HumanEval+ or MBPP+, which has inputs and a reference solution but no outputs, into one with
-    assertion tests: each is _SCRIPT, which runs the program and the reference on a few of the inputs and compares what
-    they return. Rows of other data sets are returned as they are. Raises RowDropped: bad_evalplus_inputs."""
+    """A row of HumanEval+ or MBPP+ with assertion tests, each _SCRIPT, which runs the program and the reference on some
+    of the inputs; any other row as it is. Raises RowDropped: bad_evalplus_inputs."""
     has_texts = all(isinstance(row.get(column), str) for column in _EVALPLUS_TEXTS)
     if not has_texts or any(row.get(column) is None for column in _EVALPLUS_INPUTS):
         return row
@@ -140,8 +133,7 @@ def _with_evalplus(row: Mapping[str, Any]) -> Mapping[str, Any]:
     # How to compare, as an expression: some functions have one of their own. None: by equality, or within `atol`.
     rule = (_MBPP_RULES if is_mbpp else _HUMAN_EVAL_RULES).get(entry_point, "None")
     # Of some functions only whether they return anything counts: for the reference this is True or False.
-    only_has_result = is_mbpp and entry_point in _ONLY_HAS_RESULT
-    expected = "value is not None" if only_has_result else "value"
+    expected = "value is not None" if is_mbpp and entry_point in _ONLY_HAS_RESULT else "value"
     same_in_all = {"name": entry_point, "atol": repr(atol), "rule": rule, "expected": expected}
     scripts = []
     for column in _EVALPLUS_INPUTS:
@@ -172,14 +164,12 @@ def _inputs(value: Any, name: str, task_id: str) -> list[Any]:
 
 
 def _with_livecodebench(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row of LiveCodeBench with the columns that other rows have; any other row as it is. Raises RowDropped:
-    bad_private_tests, tests_not_json."""
+    """A row of LiveCodeBench with the usual columns; any other row as it is."""
     if any(row.get(name) is None for name in _LIVECODEBENCH):
         return row
     public, private = decode_json(row["public_test_cases"]), row["private_test_cases"]
-    if isinstance(private, str) and not private.lstrip().startswith("["):
-        private = _unpacked(private)
-    private = decode_json(private)
+    packed = isinstance(private, str) and not private.lstrip().startswith("[")
+    private = decode_json(_unpacked(private) if packed else private)
     if not isinstance(public, list) or not isinstance(private, list):
         raise RowDropped("bad_private_tests", "the test cases are no lists")
     columns: dict[str, Any] = {"question": row["question_content"], "tests": [*public, *private]}
@@ -201,9 +191,9 @@ def _unpacked(packed: str) -> str:
                 raise ValueError(f"a pickle with the operation {operation.name}, which a text does not need")
         if len(texts) != 1 or not isinstance(texts[0], str):
             raise ValueError(f"a pickle of {len(texts)} texts")
-    except (ValueError, binascii.Error, zlib.error) as error:
+        return texts[0]
+    except (ValueError, zlib.error) as error:  # of base64 too
         raise RowDropped("bad_private_tests", f"private_test_cases is no packed text: {error}") from None
-    return texts[0]
 
 
 def _each(convert: _Convert) -> _Convert:

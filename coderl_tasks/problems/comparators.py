@@ -63,7 +63,7 @@ MOST_PAIRS, MOST_PAIR_BYTES = 10**5, 1 << 25
 sum of their lengths: whoever awaits a verdict waits meanwhile."""
 MOST_SORTED = 10**5
 """Elements that are all sorted, equal ones too, to find another pairing: half a second, mostly for a wrong answer."""
-_STRUCTURE = ' ,[{"'
+_STRUCTURE = b' ,[{"'
 
 
 Text = TypeVar("Text", str, bytes)
@@ -72,8 +72,7 @@ Agree = Callable[..., str | None]
 
 
 class Comparator(NamedTuple):
-    """None if an answer is right, else one line that names a difference: of an output, and of a call's value. `words`
-    say for people how an output is compared, and how a value is."""
+    """None if an answer is right, else one line that names a difference; `words` say for people how each compares."""
 
     text: Callable[[str, bytes], str | None]
     value: Callable[[Any, Any], str | None]
@@ -96,7 +95,6 @@ class Comparator(NamedTuple):
 @lru_cache(maxsize=256)
 def comparator(name: str) -> Comparator:
     """The comparator with this name: one of _COMPARATORS, or "float", "float:TOLERANCE" or "float:ABSOLUTE,RELATIVE".
-    It compares a program's output (`text`) or a call's value (`value`), and describes both comparisons (`words`).
     Raises ValueError, which says what there is, for a name that is none."""
     kind, _, arguments = name.partition(":")
     if kind == "float":
@@ -105,13 +103,7 @@ def comparator(name: str) -> Comparator:
         except ValueError:
             tolerances = []
         if len(tolerances) in (1, 2) and all(0 <= each < math.inf for each in tolerances):
-            close = partial(_close, absolute=tolerances[0], relative=tolerances[-1])
-            by = f"numbers may be off by {tolerances[0]:g}, or by {tolerances[-1]:g} times the expected one"
-            return Comparator(
-                text=partial(_numbers_difference, close=close),
-                value=partial(value_difference, match=_numbers(close)),
-                words=(f"{_BY_TOKENS} ({_SPACE}; {by})", f"item by item ({by})"),
-            )
+            return _within(tolerances[0], tolerances[-1])
         raise ValueError(f"{name}: tolerances look like float:1e-6, or float:ABSOLUTE,RELATIVE")
     if arguments or kind not in _COMPARATORS:
         raise ValueError(f"{name}: there are {', '.join(_COMPARATORS)}, and float:ABSOLUTE,RELATIVE")
@@ -122,12 +114,6 @@ def lines(text: bytes) -> list[bytes]:
     """The lines up to the last that is not blank, without the white space at their ends."""
     text = text.rstrip()
     return [line.rstrip() for line in text.split(b"\n")] if text else []
-
-
-def _without_blank_start(wanted: list[bytes]) -> list[bytes]:
-    """Expected lines without the blank ones that they begin with: on some pages that outputs were scraped from, such a
-    line stands above each output."""
-    return list(dropwhile(operator.not_, wanted))
 
 
 def is_number(token: bytes) -> bool:
@@ -167,16 +153,15 @@ def _close(expected: float, actual: float, absolute: float = TOLERANCE, relative
 def first_difference(
     expected: str, actual: bytes | str, match: Callable[[bytes, bytes], bool] = tokens_match
 ) -> str | None:
-    """None if a program's standard output is as expected, but for spacing, and tiny errors of decimals as `match`
-    allows them between two tokens; else one line that names the first difference. Another number of lines is named
-    only if no line differs. `actual` may hold any bytes."""
+    """None if a program's standard output is as expected, but for spacing and what `match` allows between two tokens;
+    else one line that names the first difference: another number of lines only if no line differs."""
     wanted_text = expected.encode("utf-8", "surrogatepass")
     got_text = actual.encode("utf-8", "surrogatepass") if isinstance(actual, str) else actual
     if wanted_text == got_text:  # the usual case of a right program, without splitting it
         return None
     wanted_lines, got_lines = lines(wanted_text), lines(got_text)
-    if wanted_lines[:1] == [b""] != got_lines[:1]:
-        wanted_lines = _without_blank_start(wanted_lines)
+    if wanted_lines[:1] == [b""] != got_lines[:1]:  # as on pages that outputs were scraped from
+        wanted_lines = list(dropwhile(operator.not_, wanted_lines))
     for number, (wanted_line, got_line) in enumerate(zip(wanted_lines, got_lines, strict=False), start=1):
         if wanted_line == got_line:
             continue
@@ -202,9 +187,8 @@ def parse_value(text: str | bytes) -> Any:
 def value_difference(
     expected: Any, actual: Any, where: str = "value", match: Callable[[Any, Any], bool] = _scalars_match
 ) -> str | None:
-    """None if a returned value is as expected, else a line on the first difference. `match` decides of two scalars that
-    are unequal: decimals may be close. Both sides are parsed JSON (`parse_value`): nested lists and dicts.
-    `where` is their path in the whole, as `value[0]['a']`."""
+    """None if a returned value is as expected, else a line on the first difference; `match` decides of two unequal
+    scalars. Both sides are parsed JSON (`parse_value`); `where` is their path in the whole, as `value[0]['a']`."""
     if expected == actual:  # what is unequal here may still be right: close decimals, NaN
         return None
     keys: Iterable[Any]
@@ -245,40 +229,41 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "..."
 
 
-def _finite_and_close(wanted: Any, got: Any, close: Callable[[float, float], bool]) -> bool:
-    """Whether two unequal numbers are close. Those too large for a float would all be the same infinity."""
-    return not math.isinf(float(wanted)) and close(float(wanted), float(got))
+def _within(absolute: float, relative: float) -> Comparator:
+    """The comparator `float` with these tolerances."""
 
+    def is_close(wanted: Any, got: Any) -> bool:
+        # Numbers too large for a float would all be the same infinity.
+        return not math.isinf(float(wanted)) and _close(float(wanted), float(got), absolute, relative)
 
-def _numbers_difference(expected: str, actual: bytes, close: Callable[[float, float], bool]) -> str | None:
-    def match(wanted: bytes, got: bytes) -> bool:
-        return wanted == got or (is_number(wanted) and is_number(got) and _finite_and_close(wanted, got, close))
+    def tokens(wanted: bytes, got: bytes) -> bool:
+        return wanted == got or (is_number(wanted) and is_number(got) and is_close(wanted, got))
 
-    return first_difference(expected, actual, match)
-
-
-def _numbers(close: Callable[[float, float], bool]) -> Callable[[Any, Any], bool]:
-    def match(wanted: Any, got: Any) -> bool:
+    def scalars(wanted: Any, got: Any) -> bool:
         if isinstance(wanted, str | None) or isinstance(got, str | None):
             return bool(wanted == got)
         try:
-            return bool(wanted == got) or _finite_and_close(wanted, got, close)
+            return bool(wanted == got) or is_close(wanted, got)
         except (OverflowError, TypeError, ValueError):
             return False
 
-    return match
+    by = f"numbers may be off by {absolute:g}, or by {relative:g} times the expected one"
+    return Comparator(
+        text=partial(first_difference, match=tokens),
+        value=partial(value_difference, match=scalars),
+        words=(f"{_BY_TOKENS} ({_SPACE}; {by})", f"item by item ({by})"),
+    )
 
 
 def _bytes_difference(expected: str, actual: bytes) -> str | None:
     wanted, got = (text.removesuffix(b"\n") for text in (expected.encode("utf-8", "surrogatepass"), actual))
     if wanted == got:
         return None
-    lines = zip(wanted.split(b"\n"), got.split(b"\n"), strict=False)
-    for number, (wanted_line, got_line) in enumerate(lines, start=1):
+    wanted_lines, got_lines = wanted.split(b"\n"), got.split(b"\n")
+    for number, (wanted_line, got_line) in enumerate(zip(wanted_lines, got_lines, strict=False), start=1):
         if wanted_line != got_line:
             return f"line {number}: expected {shown(wanted_line)}, got {shown(got_line)}"
-    wanted_lines, got_lines = (text.count(b"\n") + 1 for text in (wanted, got))
-    return f"lines: expected {wanted_lines}, got {got_lines}"
+    return f"lines: expected {len(wanted_lines)}, got {len(got_lines)}"
 
 
 def _lowered(value: Any) -> Any:
@@ -293,7 +278,7 @@ def _unordered(
     """Compares elements in any order: None if they can be paired, each with one that it matches, else a line on a
     difference. `what` names the elements ("lines"). Cheap tests come first, as there may be millions of elements."""
     if len(wanted) != len(got):
-        return _count_difference(wanted, got, what)
+        return f"{what}: expected {len(wanted)}, got {len(got)}"
     # Equal elements are paired at once. Those left are unequal, and may still match (1.0 and 1.0000001).
     wanted_counts, got_counts = Counter(wanted), Counter(got)
     missing = list((wanted_counts - got_counts).elements())
@@ -314,10 +299,6 @@ def _unordered(
     return f"{what}: {shown(unlike)} is missing"
 
 
-def _count_difference(wanted: Sequence[Any], got: Sequence[Any], what: str) -> str:
-    return f"{what}: expected {len(wanted)}, got {len(got)}"
-
-
 def _first_unlike(wanted: Sequence[Text], got: Sequence[Text], match: Callable[[Text, Text], bool]) -> Text | None:
     """The first of `wanted` that does not match the one at its place, if both are sorted by their numbers."""
     pairs = zip(sorted(wanted, key=_by_numbers), sorted(got, key=_by_numbers), strict=True)
@@ -326,9 +307,7 @@ def _first_unlike(wanted: Sequence[Text], got: Sequence[Text], match: Callable[[
 
 def _structure(text: str | bytes) -> tuple[int, ...]:
     """Counts that are the same of two elements that match."""
-    if isinstance(text, bytes):
-        return tuple(text.count(character.encode()) for character in _STRUCTURE)
-    return tuple(text.count(character) for character in _STRUCTURE)
+    return tuple(map((text if isinstance(text, bytes) else text.encode()).count, _STRUCTURE))
 
 
 def _are_few(some: Collection[Text], others: Collection[Text]) -> bool:
@@ -366,12 +345,10 @@ def _by_numbers(text: str | bytes) -> list[tuple[bool, float, bytes]]:
 
 
 def _lines_difference(expected: str, actual: bytes) -> str | None:
-    wanted, got = (
-        [b" ".join(line.split()) for line in lines(text)]
-        for text in (expected.encode("utf-8", "surrogatepass"), actual)
-    )
+    sides = expected.encode("utf-8", "surrogatepass"), actual
+    wanted, got = ([b" ".join(line.split()) for line in lines(text)] for text in sides)
     if len(wanted) != len(got):
-        wanted = _without_blank_start(wanted)
+        wanted = list(dropwhile(operator.not_, wanted))
     tokens = cache(bytes.split)
 
     def match(wanted_line: bytes, got_line: bytes) -> bool:
@@ -389,7 +366,7 @@ def _elements_difference(expected: Any, actual: Any, agree: Agree = _unordered) 
     if not (isinstance(expected, list) and isinstance(actual, list)):
         return value_difference(expected, actual)
     if agree is _unordered and len(expected) != len(actual):  # before a long list becomes texts
-        return _count_difference(expected, actual, "elements")
+        return f"elements: expected {len(expected)}, got {len(actual)}"
 
     def texts(values: list[Any]) -> list[str]:
         return [json.dumps(value, sort_keys=True, default="integer {}".format) for value in values]
@@ -404,10 +381,9 @@ def _elements_difference(expected: Any, actual: Any, agree: Agree = _unordered) 
 
 _BY_TOKENS = "line by line and token by token"
 _SPACE, _DECIMALS = "white space separates tokens", f"a decimal may be off by {TOLERANCE:f}"
+_RULES, _ANY_ORDER = f"({_SPACE}; {_DECIMALS})", "item by item, in any order"
 _COMPARATORS: dict[str, Comparator] = {
-    DEFAULT: Comparator(
-        first_difference, value_difference, (f"{_BY_TOKENS} ({_SPACE}; {_DECIMALS})", f"item by item ({_DECIMALS})")
-    ),
+    DEFAULT: Comparator(first_difference, value_difference, (f"{_BY_TOKENS} {_RULES}", f"item by item ({_DECIMALS})")),
     "exact": Comparator(
         _bytes_difference,
         partial(value_difference, match=lambda wanted, got: bool(wanted == got)),
@@ -416,22 +392,15 @@ _COMPARATORS: dict[str, Comparator] = {
     "case_insensitive": Comparator(
         lambda wanted, got: first_difference(_lowered(wanted), got.lower()),
         partial(value_difference, match=lambda wanted, got: _scalars_match(_lowered(wanted), _lowered(got))),
-        (f"{_BY_TOKENS}, ignoring case ({_SPACE}; {_DECIMALS})", f"item by item, ignoring case ({_DECIMALS})"),
+        (f"{_BY_TOKENS}, ignoring case {_RULES}", f"item by item, ignoring case ({_DECIMALS})"),
     ),
-    "lines_any_order": Comparator(
-        _lines_difference, _elements_difference, ("line by line, in any order", "item by item, in any order")
-    ),
+    "lines_any_order": Comparator(_lines_difference, _elements_difference, ("line by line, in any order", _ANY_ORDER)),
     "tokens_any_order": Comparator(
-        _tokens_difference,
-        _elements_difference,
-        (f"token by token, in any order ({_SPACE}; {_DECIMALS})", "item by item, in any order"),
+        _tokens_difference, _elements_difference, (f"token by token, in any order {_RULES}", _ANY_ORDER)
     ),
     "set": Comparator(
         partial(_tokens_difference, agree=_same_set),
         partial(_elements_difference, agree=_same_set),
-        (
-            f"token by token, ignoring order and repetition ({_SPACE}; {_DECIMALS})",
-            "item by item, ignoring order and repetition",
-        ),
+        (f"token by token, ignoring order and repetition {_RULES}", "item by item, ignoring order and repetition"),
     ),
 }

@@ -37,8 +37,8 @@ SAME_ID_OTHER_TESTS = "same_id_other_tests"
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """How an environment's rows become problems: `read` takes a row's values, `split` and `source_row`, and raises
-    RowDropped; rows that are problems already, a pool's, have to be of one of `kinds`."""
+    """How rows become problems: `read` takes a row's values, `split` and `source_row`, and raises RowDropped; rows that
+    are problems already, a pool's, have to be of one of `kinds`."""
 
     read: Callable[..., Problem]
     kinds: tuple[Kind, ...]
@@ -59,8 +59,7 @@ class Dates:
         return " ".join(f"{name}={day}" for name, day in bounds.items() if day is not None)
 
     def has(self, row: RawRow) -> bool:
-        """Whether `row` is of one of these days, or cannot be read, which `parse_row` then says. Raises DataError if it
-        does not say of which day it is."""
+        """Whether `row` is of one of these days, or unreadable. Raises DataError if it does not say of which day."""
         if not isinstance(row.values, Mapping):
             return True
         day = row_date(row.values)
@@ -88,11 +87,10 @@ class LoadResult:
         """A line about the rows that gave no problem, with the reason of the first; empty if all did."""
         if self.dropped.is_empty():
             return ""
-        n = self.dropped.height
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.dropped_by_reason().items())
         first = self.dropped.row(0, named=True)
-        why = first["detail"] or first["reason"]
-        return f"{n} of {self.read} rows give no problem ({reasons}); row {first['source_row']}: {why}"
+        rows = f"{self.dropped.height} of {self.read} rows give no problem ({reasons}); row {first['source_row']}"
+        return f"{rows}: {first['detail'] or first['reason']}"
 
     def dropped_by_reason(self) -> dict[str, int]:
         """Counts of the dropped rows by reason, most frequent first."""
@@ -104,9 +102,7 @@ def load_rows(source: str, splits: Sequence[str] | None = None, *, role: Role, l
     """The raw rows of `source` (see `sources.open_source`), split by split. With a `limit`, at most so many rows, taken
     in turn from the splits, so that each is represented; -1: all."""
     sources = [split_source.rows() for split_source in open_source(source, splits, role)]
-    if limit == -1:
-        return chain.from_iterable(sources)
-    return islice(_in_turn(sources), limit)
+    return chain.from_iterable(sources) if limit == -1 else islice(_in_turn(sources), limit)
 
 
 def load_problems(
@@ -137,9 +133,7 @@ def problems_in(
     transform: Callable[[Problem], Problem] | None,
     max_tests: int = -1,
 ) -> LoadResult:
-    """Parses raw rows into problems, and drops rows that give none, or repeat the id of an earlier one. `rows` says how
-    to parse a row, `dates` which rows count by their date (None: all), `transform` what becomes of a problem that
-    stays (to move its tests to disk, say), and `max_tests` how many tests it keeps (-1: all)."""
+    """The problems of raw rows, as `load_problems` says."""
     problems: dict[str, Problem] = {}
     drops: list[Drop] = []
     read = 0
@@ -221,21 +215,21 @@ class EvaluationSide:
         dates: Dates | None = None,
         transform: Callable[[Problem], Problem] | None = None,
     ) -> LoadResult:
-        """Load the problems of the evaluation side; arguments and errors are those of `load_problems`. They are the
-        source's test data, or, with a `share`, the share of its train data that is held out. The result then leaves out
-        the train problems, and counts as dropped only rows that gave no problem."""
-        share = self.share
-        if share is None:
-            return load_problems(self.source, splits, role="test", rows=rows, dates=dates, transform=transform)
+        """The problems of the evaluation side; arguments and errors are those of `load_problems`. With a `share` the
+        result leaves out the train problems, and counts as dropped only rows that gave no problem."""
 
-        def transform_held_out(problem: Problem) -> Problem:
-            # Train problems are left out below, so their tests are freed at once.
-            if not is_held_out(problem.problem_id, share):
-                return replace(problem, tests=(), solutions=(), wrong_solutions=())
-            return problem if transform is None else transform(problem)
+        def is_in(problem: Problem) -> bool:
+            return self.share is None or is_held_out(problem.problem_id, self.share)
 
-        loaded = load_problems(self.source, splits, role="train", rows=rows, dates=dates, transform=transform_held_out)
-        problems = [problem for problem in loaded.problems if is_held_out(problem.problem_id, share)]
+        def kept(problem: Problem) -> Problem:
+            if is_in(problem):
+                return problem if transform is None else transform(problem)
+            return replace(problem, tests=(), solutions=(), wrong_solutions=())  # it is left out below
+
+        loaded = load_problems(self.source, splits, role=self.role, rows=rows, dates=dates, transform=kept)
+        if self.share is None:
+            return loaded
+        problems = list(filter(is_in, loaded.problems))
         # A row without a problem has no id to decide its side. It is counted, so that `unusable` reports it.
         dropped = loaded.dropped.filter(pl.col("problem_id").is_null())
         return LoadResult(problems, dropped, len(problems) + dropped.height)
@@ -254,8 +248,7 @@ def evaluation_side(settings: FlowSettings) -> EvaluationSide:
 
 
 def require_other_problems(settings: FlowSettings, trained_on: str | None, otherwise: str) -> None:
-    """Raise ConfigError if the evaluation side is all of the file `trained_on`, and no setting asked for that.
-    `otherwise` is what else can be done, in words."""
+    """Raise ConfigError if the evaluation side is all of the file `trained_on`, and no setting asked for that."""
     side = evaluation_side(settings)
     asked_for = side.share is not None or settings.evaluation_dataset is not None
     if not asked_for and trained_on is not None and is_file(side.source) and same_source(side.source, trained_on):

@@ -61,8 +61,8 @@ _CHECKER = TypeAdapter(Checker)
 
 
 def checker_of(value: Any) -> Checker | None:
-    """Reads the checker (a program that decides whether an output is right) in a row's column: its source, JSON of a
-    mapping with that and more, or the mapping. None where it is blank. Raises RowDropped: bad_checker."""
+    """The checker in a row's column: its source, JSON of a mapping with that and more, or the mapping; None where it is
+    blank. Raises RowDropped: bad_checker."""
     if isinstance(value, str):
         decoded = json_or_text(value)
         value = decoded if isinstance(decoded, Mapping) else {"source": value} if value.strip() else None
@@ -83,14 +83,19 @@ def checker_of(value: Any) -> Checker | None:
     if not isinstance(flags, str | list | tuple):
         raise RowDropped("bad_checker", "its flags are neither text nor a list")
     flags = tuple(flags.split()) if isinstance(flags, str) else tuple(map(str, flags))
-    # If the row does not say the language or the protocol (how the program gets its input and gives its verdict), the
-    # source tells: only C++ has #include, testlib is a C++ library, and `check` a function that we call. A validator of
-    # the Kattis format is any other program.
+    # If the row does not say the language or the protocol, the source tells: only C++ has #include, testlib is a C++
+    # library, and `check` a function that we call. A validator of the Kattis format is any other program.
     usual_language = "cpp" if "#include" in source else "python"
     language = _LANGUAGES.get(str(value.get("language") or usual_language).strip().lower())
     if language is None:
         raise RowDropped("bad_checker", f"a checker in {value['language']}; read are python and cpp")
-    defines_check = language == "python" and _defines_check(source)
+    defines_check = False
+    if language == "python":
+        try:
+            body = ast.parse(source).body
+        except NOT_PYTHON as error:
+            raise RowDropped("bad_checker", f"it is no Python: {error}") from None
+        defines_check = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in body)
     uses_testlib = language == "cpp" and "testlib.h" in source
     usual_protocol = "testlib" if uses_testlib else "check" if defines_check else "kattis"
     protocol = _PROTOCOLS.get(str(value.get("protocol") or usual_protocol).strip().lower())
@@ -99,15 +104,6 @@ def checker_of(value: Any) -> Checker | None:
     if language == "python" and protocol == "check" and not defines_check:
         raise RowDropped("bad_checker", "it defines no function check(input, output, expected)")
     return Checker(source, language, protocol, flags, dict(files))
-
-
-def _defines_check(source: str) -> bool:
-    """Whether a Python program defines a function `check`. Raises RowDropped: bad_checker for a text that is none."""
-    try:
-        body = ast.parse(source).body
-    except NOT_PYTHON as error:
-        raise RowDropped("bad_checker", f"it is no Python: {error}") from None
-    return any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in body)
 
 
 def _is_file_name(name: str) -> bool:

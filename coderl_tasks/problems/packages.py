@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import coderl_home, private_folder, put
@@ -28,14 +28,9 @@ DESCRIPTION = "problem.yaml"
 _DEEPEST = 3  # folders between the one that is named and a package
 _STATEMENTS = ("problem_statement", "statement")
 _STATEMENT_NAMES = ("problem.en.md", "problem.en.tex", "problem.md", "problem.tex", "problem.en.typ")
-_VALIDATORS = ("output_validator", "output_validators")
 _PYTHON = (".py", ".py3")
 _MAIN_STEMS = ("__main__", "main", "validate", "validator", "output_validator")
-_PYTHON_2_NAMES = {"raw_input", "xrange"}
 _CONSTANT = re.compile(r"\{\{(\w+)(?:\.(\w+))?\}\}|\\constant\{(\w+)(?:\.(\w+))?\}")
-_WRONG = ("wrong_answer", "run_time_error", "rejected")
-_OWN_INPUT = (".args", ".files")  # of a test, beside its .in
-_GROUP_SETTINGS = ("testdata.yaml", "test_group.yaml")
 _FLAGS = ("output_validator_flags", "output_validator_args")
 _OTHER_TYPES = {
     "interactive": "it is interactive: its program talks to a judge while it runs",
@@ -56,8 +51,7 @@ def package_folders(folder: Path) -> list[Path]:
 
 
 def rows_file(folder: Path) -> Path | None:
-    """A file of JSON lines, a row for each package in `folder`; None if there is none. Made once of the same files, in
-    CODERL_HOME. Raises DataError where a file cannot be read."""
+    """A file of JSON lines, a row per package in `folder`, made once in CODERL_HOME; None if there is none."""
     packages = package_folders(folder)
     if not packages:
         return None
@@ -91,36 +85,32 @@ class _Refused(Exception):
     """Why a package cannot be used."""
 
 
-class _PackageTest(NamedTuple):
-    is_sample: bool
-    flags: tuple[str, ...]  # of the validator
-    columns: dict[str, str]  # input and output, as a raw row has them
-
-
 def _read(package: Path) -> dict[str, Any]:
-    """Reads a problem package of the Kattis format from its folder, as the columns of a raw row: statement, tests,
-    reference and known-wrong programs, and the validator, which decides whether an output is right, as the checker.
-    Raises _Refused, with the reason, for a package that cannot be a problem here."""
+    """The columns of a raw row that a package gives. Raises _Refused for one that cannot be a problem here."""
     description = _mapping(package / DESCRIPTION)
     _refuse_other_types(package, description)
     data = package / "data"
-    group_settings = {file.parent: _mapping(file) for name in _GROUP_SETTINGS for file in data.glob(f"**/{name}")}
-    tests: list[_PackageTest] = []
+    settings_files = [*data.glob("**/testdata.yaml"), *data.glob("**/test_group.yaml")]
+    group_settings = {file.parent: _mapping(file) for file in settings_files}
+    tests: list[tuple[tuple[str, ...], dict[str, str]]] = []  # the validator's flags, and the columns of a raw row
+    secret_flags: set[tuple[str, ...]] = set()
     shown: list[tuple[str, str]] = []  # input and output of each sample, for the statement
     for source in sorted(file for part in ("sample", "secret") for file in (data / part).glob("**/*.in")):
         answer = source.with_suffix(".ans")
         if not answer.is_file():
             raise _Refused(f"{source.relative_to(package)} has no {answer.name}")
         test = {"input": _exact_text(source), "output": _exact_text(answer)}
-        is_sample = data / "sample" in source.parents
-        tests.append(_PackageTest(is_sample, _flags_of(source, group_settings), test))
-        if is_sample:
+        flags = _flags_of(source, group_settings)
+        tests.append((flags, test))
+        if data / "sample" in source.parents:
             # Texts for the statement come first: an .ans may be no output, but what the validator needs.
             input_text = _first_text(source, ".in.statement", ".in")
             shown.append((input_text, _first_text(source, ".ans.statement", ".out", ".ans")))
+        else:
+            secret_flags.add(flags)
     if not tests:
         raise _Refused("data/ has no *.in with its .ans")
-    all_flags = {test.flags for test in tests if not test.is_sample} or {test.flags for test in tests}
+    all_flags = secret_flags or {flags for flags, _ in tests}
     if len(all_flags) > 1:  # a problem has one checker
         raise _Refused("its groups of tests have flags of the validator of their own")
     (test_flags,) = all_flags
@@ -129,9 +119,9 @@ def _read(package: Path) -> dict[str, Any]:
     return {
         "question": _statement(package, description, shown),
         # A sample with other flags is only shown.
-        "tests": [test.columns for test in tests if test.flags == test_flags],
+        "tests": [test for flags, test in tests if flags == test_flags],
         "solutions": list(_programs(package, description, ("accepted",))),
-        "wrong_solutions": list(_programs(package, description, _WRONG)),
+        "wrong_solutions": list(_programs(package, description, ("wrong_answer", "run_time_error", "rejected"))),
         "checker": _checker(package, description, (*general_flags, *test_flags)),
         **({} if limit is None else {"time_limit_s": limit}),
     }
@@ -155,7 +145,8 @@ def _refuse_other_types(package: Path, description: Mapping[str, Any]) -> None:
 def _checker(package: Path, description: Mapping[str, Any], flags: tuple[str, ...]) -> dict[str, Any]:
     """What decides a test: the package's own validator, or the default one with its flags."""
     # Drafts of the newer format still had the older folder, so the name of either is enough.
-    folder = next((package / name for name in _VALIDATORS if (package / name).is_dir()), None)
+    folders = [package / name for name in ("output_validator", "output_validators")]
+    folder = next(filter(Path.is_dir, folders), None)
     is_custom = str(description.get("validation", "")).startswith("custom")
     is_legacy = str(description.get("problem_format_version", "legacy")).startswith("legacy")
     if folder is not None and (is_custom or not is_legacy):
@@ -171,7 +162,8 @@ def _flags_of(source: Path, groups: Mapping[Path, dict[str, Any]]) -> tuple[str,
     own = source.with_suffix(".yaml")
     settings = [_mapping(own)] if own.is_file() else []
     settings += [groups[folder] for folder in source.parents if folder in groups]
-    if any(one.get("args") for one in settings) or any(source.with_suffix(end).exists() for end in _OWN_INPUT):
+    own_input = [source.with_suffix(ending) for ending in (".args", ".files")]
+    if any(one.get("args") for one in settings) or any(map(Path.exists, own_input)):
         raise _Refused(f"{source.name}: a test with arguments or files of its own")
     return next((_words(one[name]) for one in settings for name in _FLAGS if one.get(name) is not None), ())
 
@@ -185,11 +177,19 @@ def _words(value: Any) -> tuple[str, ...]:
 
 
 def _own_validator(folder: Path, description: Mapping[str, Any], flags: tuple[str, ...]) -> dict[str, Any]:
-    """Reads a package's own output validator, a program that decides whether an output is right, from its `folder`:
-    returns it as a checker with its main source, its other files and the `flags` to run it with. Their texts have the
-    constants that `description`, the package's problem.yaml, defines. Raises _Refused if there is not exactly one
-    program, in Python or C++, that needs no build script."""
-    files = _validator_files(folder)
+    """The validator in `folder` as a checker, with the constants of `description`, the package's problem.yaml. Raises
+    _Refused if there is not exactly one program, in Python or C++, that needs no build script."""
+    entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith((".", "__pycache__"))]
+    top = [entry for entry in entries if entry.suffix in (*_PYTHON, *CPP_SUFFIXES)]
+    folders = [entry for entry in entries if entry.is_dir()]
+    programs = [entry.name for entry in entries if entry in top or entry in folders]
+    # The folder of the legacy format, output_validators, has a validator per entry; that of newer ones,
+    # output_validator, is a single program, whose sources are parts of it.
+    if len(programs) > 1 and (folder.name == "output_validators" or not top):
+        raise _Refused(f"{folder.name} has {len(programs)} validators: {', '.join(programs)}")
+    if folders and not top:
+        entries = sorted(folders[0].iterdir())
+    files = {file.name: file for file in entries if file.is_file()}
     if "build" in files or "run" in files:
         raise _Refused("its validator is built by a script of its own")
     cpp = [name for name in files if Path(name).suffix in CPP_SUFFIXES]
@@ -197,34 +197,18 @@ def _own_validator(folder: Path, description: Mapping[str, Any], flags: tuple[st
     language, sources = ("cpp", cpp) if cpp else ("python", python)
     if not sources or (cpp and python):
         raise _Refused(f"its validator is neither Python nor C++: {', '.join(files) or 'no files'}")
-    usual_main = next((name for stem in _MAIN_STEMS for name in sources if Path(name).stem == stem), None)
+    mains = [name for stem in _MAIN_STEMS for name in sources if Path(name).stem == stem]
     # All C++ files are compiled into one program, so any may be first; Python runs one file, which imports the others.
-    if usual_main is None and language == "python" and len(sources) > 1:
+    if not mains and language == "python" and len(sources) > 1:
         raise _Refused(f"which of {', '.join(sources)} is the validator's main file is not said")
-    main = usual_main or sources[0]
+    main = (mains or sources)[0]
     texts = {}
     for name, file in files.items():
         with suppress(UnicodeDecodeError):  # a binary file is neither a source nor a header, so it is left out
             texts[name] = _with_constants(file.read_bytes().decode(), description)
-    if main not in texts:
+    if (source := texts.pop(main, None)) is None:
         raise _Refused(f"{main} is not UTF-8")
-    source = texts.pop(main)
     return {"source": source, "language": language, "files": texts, "protocol": "kattis", "flags": list(flags)}
-
-
-def _validator_files(folder: Path) -> dict[str, Path]:
-    """The files of the one validator in `folder`, or in the folder below it, by name. Raises _Refused for several."""
-    entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith((".", "__pycache__"))]
-    sources = [entry for entry in entries if entry.suffix in (*_PYTHON, *CPP_SUFFIXES)]
-    folders = [entry for entry in entries if entry.is_dir()]
-    programs = [entry.name for entry in entries if entry in sources or entry in folders]
-    # The folder of the legacy format, output_validators, has a validator per entry; that of newer ones,
-    # output_validator, is a single program, whose sources are parts of it.
-    if len(programs) > 1 and (folder.name == "output_validators" or not sources):
-        raise _Refused(f"{folder.name} has {len(programs)} validators: {', '.join(programs)}")
-    if folders and not sources:
-        entries = sorted(folders[0].iterdir())
-    return {file.name: file for file in entries if file.is_file()}
 
 
 def _with_constants(text: str, description: Mapping[str, Any]) -> str:
@@ -242,11 +226,8 @@ def _with_constants(text: str, description: Mapping[str, Any]) -> str:
 
 
 def _default_validator(flags: tuple[str, ...]) -> dict[str, Any]:
-    """The checker for a Kattis package without a validator of its own: the format's default one, with these flags. It
-    is the source of a Python function check(input, output, expected), which is what the protocol "check" calls. Without
-    a tolerance it compares words as texts, unlike our comparators: 1.50 is not 1.5. Raises _Refused for an unusable
-    flag."""
-    known = {"case_sensitive": False, "space_change_sensitive": False}
+    """The format's default validator with these flags, as a function for the protocol "check". Without a tolerance it
+    compares words as texts, unlike our comparators: 1.50 is not 1.5. Raises _Refused for an unusable flag."""
     tolerances: dict[str, float] = {}
     following = iter(flags)
     for name in following:
@@ -257,16 +238,14 @@ def _default_validator(flags: tuple[str, ...]) -> dict[str, Any]:
                 tolerances[name] = float(value)
             if not 0 <= tolerances[name] < math.inf:
                 raise _Refused(f"its flag {name} has no number: {value}")
-        elif name in known:
-            known[name] = True
-        else:
+        elif name not in ("case_sensitive", "space_change_sensitive"):
             raise _Refused(f"its flag {name} is none of the default validator's")
     both = tolerances.get("float_tolerance", 0.0)  # the flag that sets both tolerances
     settings = {
         "relative": tolerances.get("float_relative_tolerance", both),
         "absolute": tolerances.get("float_absolute_tolerance", both),
         "has_tolerance": bool(tolerances),
-        "case_sensitive": known["case_sensitive"], "space_sensitive": known["space_change_sensitive"],
+        "case_sensitive": "case_sensitive" in flags, "space_sensitive": "space_change_sensitive" in flags,
     }  # fmt: skip
     source = "\n".join(f"{name.upper()} = {value!r}" for name, value in settings.items()) + _DEFAULT_VALIDATOR
     return {"source": source, "language": "python", "protocol": "check"}
@@ -322,26 +301,23 @@ def _statement(package: Path, description: Mapping[str, Any], samples: list[tupl
 def _programs(package: Path, description: Mapping[str, Any], verdicts: tuple[str, ...]) -> Iterator[str]:
     """The Python submissions of one file with one of these verdicts, sorted by name."""
     for verdict in verdicts:
-        for entry in sorted((package / "submissions" / verdict).glob("*")):
-            file = entry
-            if entry.is_dir():  # a program of several files is none that can be graded
-                inside = [one for one in entry.iterdir() if one.suffix in _PYTHON]
-                file = inside[0] if len(inside) == 1 else entry
-            if file.is_file() and file.suffix in _PYTHON and _is_python_3(text := _text(file)):
+        for file in sorted((package / "submissions" / verdict).glob("*")):
+            # A program of several files is none that can be graded.
+            sources = [one for one in (file.iterdir() if file.is_dir() else [file]) if one.suffix in _PYTHON]
+            if len(sources) == 1 and sources[0].is_file() and _is_python_3(text := _text(sources[0])):
                 yield _with_constants(text, description)
 
 
 def _is_python_3(text: str) -> bool:
     """Whether a program is not one of Python 2, which has the same suffix: by its first line, or by what it says."""
-    if re.match(r"#!.*python2", text):
-        return False
     try:
         names = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
     except NOT_PYTHON:
         return False
     loaded = {node.id for node in names if isinstance(node.ctx, ast.Load)}
     made = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    return not (loaded - made) & _PYTHON_2_NAMES or "NameError" in text
+    says_2 = (loaded - made) & {"raw_input", "xrange"} and "NameError" not in text
+    return not says_2 and not re.match(r"#!.*python2", text)
 
 
 def _time_limit(package: Path, description: Mapping[str, Any]) -> float | None:

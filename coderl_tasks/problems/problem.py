@@ -1,8 +1,5 @@
-"""The normalised problem, the record of a row that was dropped (kept + dropped = read), and their parquet schemas.
-
-Also problems in files: a range of rows that any machine may read; a pool whose tests stay in the file; and for problems
-of any other source a file of their tests.
-"""
+"""The normalised problem, the record of a row that was dropped (kept + dropped = read), and their parquet schemas; and
+problems whose tests stay in a file: a pool's, or one of their tests alone."""
 
 import json
 import os
@@ -24,8 +21,7 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.untrusted_text import printable
 
 Kind = Literal["stdin", "call", "assert", "answer"]
-"""How a completion is judged: as a program on its standard input, as a function's value, by assertions, or as an
-answer, whose ground truth is the only test's `expected`."""
+"""How a completion is judged; the ground truth of an `answer` is the only test's `expected`."""
 TRAIN_SPLITS = ("primeintellect", "taco", "lcbv5")
 TEST_SPLITS = ("codeforces", "lcbv5")
 TEXT = pl.String()
@@ -116,11 +112,10 @@ class Problem:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Problem":
         """The problem in a row of `PROBLEM_SCHEMA`; further columns (a pool's) are ignored."""
-        values = {name: row[name] for name in _FIELDS if name in REQUIRED or name in row}
+        values = {name: row[name] for name in _FIELDS if name in row}
+        values |= {name: tuple(row.get(name) or ()) for name in PROGRAMS}
         values["tests"] = tuple(Test(test["input"], test["expected"]) for test in row["tests"])
         values["tests_generated"] = row.get("tests_generated") or 0
-        for name in PROGRAMS:
-            values[name] = tuple(row.get(name) or ())
         return cls(**values)
 
 
@@ -189,19 +184,6 @@ def trim_tests(problem: Problem, max_tests: int) -> Problem:
     return replace(problem, tests=tuple(problem.tests[index] for index in kept), tests_total=max_tests)
 
 
-@contextmanager
-def _parquet_read(address: str) -> Iterator[None]:
-    """Raises DataError for what Arrow says, in the block, of a damaged file at `address`."""
-    try:
-        yield
-    except (pa.ArrowInvalid, OSError) as error:
-        # Arrow raises OSError for damaged pages too, without a number; the file system's own errors have one.
-        if isinstance(error, OSError) and (error.errno is not None or "://" in address.removeprefix("file://")):
-            raise
-        first_line = str(error).partition("\n")[0]
-        raise DataError(f"{address} cannot be read as parquet ({first_line})") from error
-
-
 def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1) -> list[Problem]:
     """Problems `start` to `start + count` (-1: to the end) of the parquet files at `addresses`, numbered across files.
     Columns outside PROBLEM_SCHEMA and row groups outside the range are not read. Raises DataError for a file that is
@@ -210,28 +192,33 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
     group_start = 0  # the number of the row group's first row, across files
     for address in addresses:
         fs, path = filesystem(address)
-        with explained(address), fs.open(path, "rb") as file, _parquet_read(address):
-            table = pq.ParquetFile(file)
-            there = set(table.schema_arrow.names)
-            if missing := REQUIRED - there:
-                raise DataError(f"{address} holds no problems: it has no column {', '.join(sorted(missing))}")
-            columns = [name for name in PROBLEM_SCHEMA if name in there]
-            for group in range(table.num_row_groups):
-                rows = table.metadata.row_group(group).num_rows
-                low = max(0, start - group_start)
-                high = rows if count < 0 else min(rows, start + count - group_start)
-                group_start += rows
-                if low < high:
-                    frame = pl.DataFrame(table.read_row_group(group, columns=columns))
-                    problems += problems_from_frame(frame.slice(low, high - low))
+        with explained(address), fs.open(path, "rb") as file:
+            try:
+                table = pq.ParquetFile(file)
+                if missing := REQUIRED.difference(table.schema_arrow.names):
+                    raise DataError(f"{address} holds no problems: it has no column {', '.join(sorted(missing))}")
+                columns = [name for name in PROBLEM_SCHEMA if name in table.schema_arrow.names]
+                for group in range(table.num_row_groups):
+                    rows = table.metadata.row_group(group).num_rows
+                    low = max(0, start - group_start)
+                    high = rows if count < 0 else min(rows, start + count - group_start)
+                    group_start += rows
+                    if low < high:
+                        frame = pl.DataFrame(table.read_row_group(group, columns=columns))
+                        problems += problems_from_frame(frame.slice(low, high - low))
+            except (pa.ArrowInvalid, OSError) as error:
+                # Arrow raises OSError for damaged pages too, without a number; the file system's own errors have one.
+                if isinstance(error, OSError) and (error.errno is not None or "://" in address.removeprefix("file://")):
+                    raise
+                first_line = str(error).partition("\n")[0]
+                raise DataError(f"{address} cannot be read as parquet ({first_line})") from error
     return problems
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StoredTests(Sequence[Test]):
-    """The tests of one problem in a file, of which only the number is in memory, and where `first` is given the first
-    one: prompts are made of it. Each other access reads: `Problem.whole` is for more than one. Raises DataError where
-    the file is no longer what it was when the pool was opened."""
+    """The tests of one problem in a file; in memory are their number and perhaps the `first`, for prompts. Each other
+    access reads (`Problem.whole`: once). Raises DataError where the file was changed meanwhile."""
 
     file: "PoolFile | SpilledTests"
     place: tuple[int, int]
@@ -272,37 +259,26 @@ class PoolFile:
         for group in range(self._file.num_row_groups):
             about = self._file.metadata.row_group(group)
             frame = self._read(group, [name for name in PROBLEM_SCHEMA if name not in ("tests", *PROGRAMS)])
-            frame = frame.with_columns(pl.lit([], PROBLEM_SCHEMA[name]).alias(name) for name in PROGRAMS)
             if about.total_byte_size > MOST_GROUP_BYTES and about.num_rows > 1:
                 problems += problems_from_frame(frame.with_columns(self._read(group, ["tests"])))
-            else:
-                problems += self._with_stored_tests(group, frame)
+                continue
+            counts = frame["tests_total"]
+            first_tests: Any = [()] * frame.height  # per problem a list of its first test, or an empty one
+            # Reading tests is slow. The footer tells their sum, by which `tests_total` is right where `coderl curate`
+            # wrote the file; something else may have. A list without a test counts as a value there.
+            columns = [about.column(number) for number in range(about.num_columns)]
+            sums = {column.num_values for column in columns if column.path_in_schema.startswith("tests.")}
+            are_right = not counts.has_nulls() and (counts > 0).all() and sums == {int(counts.sum())}
+            # The prompt of a call is made of its first test's arguments; an answer's first test has the ground truth.
+            if not are_right or not (frame["kind"] == "stdin").all():
+                tests = self._read(group, ["tests"])["tests"]
+                counts, first_tests = tests.list.len(), tests.list.head(1).to_list()
+            without_tests = problems_from_frame(frame.with_columns(tests=pl.lit([], PROBLEM_SCHEMA["tests"])))
+            for row, (problem, count, head) in enumerate(zip(without_tests, counts, first_tests, strict=True)):
+                first = Test(**head[0]) if head and problem.kind != "stdin" else None
+                stored = StoredTests(self, (group, row), problem.problem_id, count, first)
+                problems.append(replace(problem, tests=stored))
         return problems
-
-    def _with_stored_tests(self, group: int, frame: pl.DataFrame) -> Iterator[Problem]:
-        """Yields the problems of a row group, whose other columns are in `frame`, each with `StoredTests`."""
-        kinds, counts = frame["kind"], frame["tests_total"]
-        first_tests: Any = [()] * frame.height  # per problem a list of its first test, or an empty one
-        # The prompt of a call is made of its first test's arguments; an answer's first test has the ground truth.
-        needs_first_tests = not (kinds == "stdin").all()
-        # Reading tests is slow: only these, or to count them where `tests_total` may be wrong.
-        if needs_first_tests or not self._counts_are_right(group, counts):
-            tests = self._read(group, ["tests"])["tests"]
-            counts, first_tests = tests.list.len(), tests.list.head(1).to_list()
-        without_tests = problems_from_frame(frame.with_columns(tests=pl.lit([], PROBLEM_SCHEMA["tests"])))
-        for row, (problem, count, head) in enumerate(zip(without_tests, counts, first_tests, strict=True)):
-            first = Test(**head[0]) if head and problem.kind != "stdin" else None
-            stored = StoredTests(self, (group, row), problem.problem_id, number=count, first=first)
-            yield replace(problem, tests=stored)
-
-    def _counts_are_right(self, group: int, counts: pl.Series) -> bool:
-        """Whether the problems of a row group have as many tests as `counts` says, as far as the file's footer tells:
-        their sum. Those that `coderl curate` wrote have; something else may have written the file."""
-        about = self._file.metadata.row_group(group)
-        columns = (about.column(number) for number in range(about.num_columns))
-        values = [column.num_values for column in columns if column.path_in_schema.startswith("tests.")]
-        # A list without a test counts as a value: it is read, to be sure.
-        return not counts.has_nulls() and bool((counts > 0).all()) and set(values) == {int(counts.sum())}
 
     def _read(self, group: int, columns: list[str]) -> pl.DataFrame:
         with self._lock:
@@ -323,8 +299,8 @@ class PoolFile:
 
 
 class SpilledTests:
-    """The tests of problems that come from anywhere, in a file in `folder` that has no name there and ends with this
-    process: an evaluation's problems stay for the whole of a run, and their tests can be gigabytes."""
+    """The tests of any problems in a file in `folder` that has no name and ends with this process: an evaluation's stay
+    for the whole of a run, and can be gigabytes."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder

@@ -29,15 +29,13 @@ PROFILE_SCHEMA: dict[str, pl.DataType] = {
     "truncated_rate": NUMBER, "infra_errors": COUNT, "prompt_tokens": COUNT, "rounds": COUNT,
     "prompt_tokens_spent": COUNT, "completion_tokens_spent": COUNT, "cost": NUMBER,
 }  # fmt: skip
-"""`prompt_tokens` is the prompt's length; the tokens spent are sums over all requests and completions, infra errors
-included, and `cost` their price, null where no price was given."""
+"""Tokens spent are sums over all requests and completions, infra errors included; `cost` is null without a price."""
 
 SHARD_SCHEMA = {name: kind for name, kind in PROFILE_SCHEMA.items() if name not in LABEL_COLUMNS}
 """The profile of a shard: labels need all of them. Its `difficulty` is that of the samples' mean."""
 
 N_FROM_RUN = "n_told"
-"""A column that only profiles made with from_run have: how many of `n_samples` are what the run's completions are
-worth, and were not sampled for the profile."""
+"""A column of profiles made with from_run: how many of `n_samples` are the run's, not sampled for the profile."""
 
 SOLUTION_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": TEXT, "split": TEXT, "status": TEXT, "detail": TEXT, "n_solutions": COUNT, "n_tried": COUNT,

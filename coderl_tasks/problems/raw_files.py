@@ -22,14 +22,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, cast
+from typing import IO, Any, Literal, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import file_sha256
 from coderl_tasks.untrusted_text import printable
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Format = Literal["parquet", "lines", "json", "csv"]
 SUFFIXES: dict[str, Format] = {
@@ -106,7 +106,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class FileIndex:
-    """A file's hash, its segments, and its last row's number plus one: blank lines are numbered, but are no rows."""
+    """A file's hash, its segments, and its last row's number plus one (blank lines are numbered, too)."""
 
     sha256: str
     segments: tuple[Segment, ...]
@@ -139,8 +139,6 @@ def whole_file(file: RawFile, first_row: int = 0) -> Segment:
     """All rows of `file` as one segment, not counted. Raises DataError."""
     if file.format != "parquet":
         return Segment(file, 0, sys.maxsize, first_row, 0, 0)
-    import pyarrow.parquet as pq
-
     with _readable(file), pq.ParquetFile(file.path) as parquet:
         return Segment(file, 0, parquet.num_row_groups, first_row, parquet.metadata.num_rows, 0)
 
@@ -168,8 +166,6 @@ def unreadable(what: str, error: Exception) -> DataError:
 @contextmanager
 def _readable(file: RawFile) -> Iterator[None]:
     """Turns what reading `file` raises into DataError."""
-    import pyarrow as pa
-
     try:
         yield
     except (pa.ArrowException, OSError, EOFError, lzma.LZMAError, csv.Error) as error:
@@ -177,8 +173,6 @@ def _readable(file: RawFile) -> Iterator[None]:
 
 
 def _index_parquet(file: RawFile, segment_bytes: int) -> FileIndex:
-    import pyarrow.parquet as pq
-
     segments: list[Segment] = []
     with _readable(file):
         sha256 = file_sha256(file.path)
@@ -200,63 +194,42 @@ def _opened(file: RawFile) -> IO[bytes]:
         return file.path.open("rb")
     if file.compression == "xz":
         return lzma.open(file.path)
-    import pyarrow as pa
-
     return cast("IO[bytes]", io.BufferedReader(pa.input_stream(str(file.path), compression=file.compression)))
 
 
 def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
-    """Hashes a file that has a JSON object per line, and cuts it into segments of whole lines, of at least
-    `segment_bytes` but for the last, to be read in parallel. A row has the number of its line, from 0: a blank line
-    uses up a number, but is no row."""
+    """Hashes a file that has a JSON object per line, and cuts it into segments of whole lines, to be read in parallel.
+    A row has the number of its line, from 0: a blank line uses up a number, but is no row."""
     segments: list[Segment] = []
     digest = hashlib.sha256()
-    numbers = 0  # how many line numbers the rows use: the last row's, plus one
-    position = start = 0  # byte offsets: behind the lines read so far, and of the open segment's first line
-    first_line = rows = longest_line = 0  # the open segment's: first line number, number of rows, bytes
-
-    def segment_since_last_cut() -> Segment:
-        size = position - start
-        # `block` is what a reader holds at once: a line.
-        return Segment(file, start, position, first_row=first_line, rows=rows, size=size, block=longest_line)
-
+    position = lines = numbers = 0  # bytes and lines read so far; the last row's number plus one
+    start = first_line = rows = longest = 0  # the open segment's first byte and line, its rows and its longest line
+    size, is_blank = 0, True  # of the line being read
     with _readable(file), _opened(file) as handle:
-        for line_number, (line_bytes, is_blank) in enumerate(_hashed_lines(handle, digest)):
-            position += line_bytes
-            longest_line = max(longest_line, line_bytes)
+        while True:
+            # In pieces: a line may be hundreds of megabytes.
+            piece = handle.readline(CHUNK_BYTES)
+            digest.update(piece)
+            size, is_blank = size + len(piece), is_blank and not piece.strip()
+            if piece and not piece.endswith(b"\n"):
+                continue
+            position, lines, longest = position + size, lines + 1, max(longest, size)
             if not is_blank:
-                rows, numbers = rows + 1, line_number + 1
-            # Cut only at a line end, so that a segment can be read without its neighbours.
-            if position - start >= segment_bytes:
-                segments.append(segment_since_last_cut())
-                start, first_line, rows, longest_line = position, line_number + 1, 0, 0
-    if position > start:
-        segments.append(segment_since_last_cut())
+                rows, numbers = rows + 1, lines
+            # Cut only at a line's end (and the file's), so that a segment can be read without its neighbours.
+            if position - start >= (segment_bytes if size else 1):
+                segments.append(Segment(file, start, position, first_line, rows, position - start, longest))
+                start, first_line, rows, longest = position, lines, 0, 0
+            if not size:
+                break
+            size, is_blank = 0, True
     # Of the file as it is stored: `digest` is of the decompressed bytes.
     sha256 = digest.hexdigest() if file.compression is None else file_sha256(file.path)
-    return FileIndex(sha256, tuple(segments), numbers=numbers)
-
-
-def _hashed_lines(handle: IO[bytes], digest: "hashlib._Hash") -> Iterator[tuple[int, bool]]:
-    """Adds a file's bytes to `digest`, and yields for each line its size in bytes and whether it is blank."""
-    size, is_blank = 0, True
-    # Read in pieces: a line may be hundreds of megabytes.
-    while piece := handle.readline(CHUNK_BYTES):
-        digest.update(piece)
-        size += len(piece)
-        is_blank = is_blank and not piece.strip()
-        if piece.endswith(b"\n"):
-            yield size, is_blank
-            size, is_blank = 0, True
-    if size:  # a last line without a line feed
-        yield size, is_blank
+    return FileIndex(sha256, tuple(segments), numbers)
 
 
 def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Path | None) -> Iterator[RawRow]:
-    """Yields the rows of a segment (some row groups of a parquet file), with little memory: a row over `max_row_bytes`
-    is `Unread`, and large row groups go by way of a file in `scratch`, which frees what reading them holds."""
-    import pyarrow.parquet as pq
-
+    """The rows of some row groups. Large ones go by way of a file in `scratch`, which frees what reading them holds."""
     number = segment.first_row
     # With a buffer size, pages are read as needed instead of whole column chunks.
     with _readable(segment.file), pq.ParquetFile(segment.file.path, pre_buffer=False, buffer_size=CHUNK_BYTES) as file:
@@ -286,7 +259,7 @@ def _too_large(size: int) -> Unread:
     return Unread("row_too_large", f"{size / 2**20:.0f} MiB")
 
 
-def _row_values(batch: "pa.RecordBatch") -> Any:
+def _row_values(batch: pa.RecordBatch) -> Any:
     try:
         return batch.to_pylist()[0]
     except (ValueError, OverflowError) as error:  # text that is not UTF-8, a date that Python has not
@@ -294,11 +267,9 @@ def _row_values(batch: "pa.RecordBatch") -> Any:
 
 
 def _by_way_of_a_file(
-    batches: "Iterator[pa.RecordBatch]", schema: "pa.Schema", folder: Path | None
-) -> "Iterator[pa.RecordBatch]":
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path | None
+) -> Iterator[pa.RecordBatch]:
     """The same batches, when the last of them has been read and what reading them held is free again."""
-    import pyarrow as pa
-
     with tempfile.TemporaryFile(dir=folder) as file:
         with pa.ipc.new_stream(file, schema) as writer:
             for batch in batches:
@@ -314,30 +285,23 @@ def _line_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[Raw
     with _readable(segment.file), _opened(segment.file) as handle:
         if position:
             handle.seek(position)
-        while position < segment.stop:
-            # In a list, and popped: a variable of this frame would hold the row as long as its taker works on it.
-            size, rows = _next_row(handle, split, number, max_row_bytes)
-            if not size:
-                return
-            while rows:
-                yield rows.pop()
+        # One byte over the limit is enough to tell that a line is too long.
+        while position < segment.stop and (line := handle.readline(max_row_bytes + 1)):
+            size = len(line)
+            if size > max_row_bytes:
+                # The rest is read past in pieces, for its size and to reach the next line.
+                while not line.endswith(b"\n") and (line := handle.readline(CHUNK_BYTES)):
+                    size += len(line)
+                values: list[Any] = [_too_large(size)]
+            else:
+                text = _decoded(line)
+                del line  # each of these may be as large as the row
+                values = [json_or_text(text)] if text.strip() else []
+                del text
+            if values:  # popped: a variable of this frame would hold the row as long as its taker works on it
+                yield RawRow(split, number, values.pop(), size)
             number += 1
             position += size
-
-
-def _next_row(handle: IO[bytes], split: str, number: int, max_row_bytes: int) -> tuple[int, list[RawRow]]:
-    """The size of the next line, 0 at the end of the file, and its row; no row of a blank line."""
-    # One byte over the limit is enough to tell that a line is too long.
-    line = handle.readline(max_row_bytes + 1)
-    size = len(line)
-    if size > max_row_bytes:
-        # The rest is read past in pieces, for its size and to reach the next line.
-        while not line.endswith(b"\n") and (line := handle.readline(CHUNK_BYTES)):
-            size += len(line)
-        return size, [RawRow(split, number, _too_large(size), size)]
-    text = _decoded(line)
-    del line  # it may be as large as the row
-    return size, [RawRow(split, number, json_or_text(text), size)] if text.strip() else []
 
 
 def _decoded(text: bytes) -> str:
@@ -391,14 +355,8 @@ def _json_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[Raw
     size = len(text) // max(len(rows), 1)
     del text
     rows.reverse()  # popped, as in `_line_rows`
-    number = segment.first_row
-    while rows:
+    for number in range(segment.first_row, segment.first_row + len(rows)):
         yield RawRow(split, number, rows.pop(), size)
-        number += 1
-
-
-def _has_statement(row: Any) -> bool:
-    return isinstance(row, dict) and any(row.get(name) for name in STATEMENT_COLUMNS)
 
 
 def _document_rows(file: RawFile, text: bytes, max_row_bytes: int) -> list[Any] | None:
@@ -422,11 +380,16 @@ def _document_rows(file: RawFile, text: bytes, max_row_bytes: int) -> list[Any] 
     if not isinstance(document, dict):  # one line with a text or a number
         return None
     arrays = [name for name in ARRAYS_OF_ROWS if isinstance(document.get(name), list)]
-    if _has_statement(document) and not any(map(_has_statement, document[arrays[0]] if arrays else ())):
+    rows = document[arrays[0]] if arrays else []
+    if not arrays or (_has_statement(document) and not any(map(_has_statement, rows))):
         return [document]
     if len(arrays) > 1:
         raise DataError(f"{file.path}: several arrays of rows ({', '.join(arrays)}): write each into a file of its own")
-    return document[arrays[0]] if arrays else [document]
+    return rows
+
+
+def _has_statement(row: Any) -> bool:
+    return isinstance(row, dict) and any(row.get(name) for name in STATEMENT_COLUMNS)
 
 
 def json_or_text(text: str) -> Any:

@@ -86,8 +86,7 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     row = {**row, **{name: as_mapping(row[name]) for name in json_columns}}
     _require_python(row)
     test_set = _tests_of(row)
-    starter_code = row.get("starter_code")
-    starter_code = starter_code if isinstance(starter_code, str) else ""
+    starter_code = row["starter_code"] if isinstance(row.get("starter_code"), str) else ""
     solutions = next(filter(None, (_solutions(row.get(name)) for name in SOLUTION_COLUMNS)), ())
     wrong_solutions = _solutions(row.get("wrong_solutions"))
     texts = [statement, starter_code, test_set.entry_point, str(row.get("problem_id")), *solutions, *wrong_solutions]
@@ -95,21 +94,18 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     # Assertions call functions by name, which the statement may not say: the prompt shows them as starter code.
     if test_set.kind == "assert" and not starter_code.strip():
         starter_code = signatures([test.expected for test in test_set.tests], solutions)
-    about = {"split": split, "source_row": source_row, "solutions": solutions, "wrong_solutions": wrong_solutions}
-    return _problem(row, test_set, statement, starter_code, **about)
+    programs = {"solutions": solutions, "wrong_solutions": wrong_solutions}
+    return _problem(row, test_set, statement, starter_code, split=split, source_row=source_row, **programs)
 
 
 def _require_python(row: Mapping[str, Any]) -> None:
     """Raises RowDropped (not_python) if a row says that its programs are in another programming language."""
-    language = row.get("verification_info", {}).get("language")
-    if isinstance(language, str) and language.strip().lower() not in PYTHON_NAMES:
-        raise RowDropped("not_python", f"verification_info.language is {language}")
-    # In these columns the language may also be the statement's (such as "en"), so only known names count.
-    columns = {"language": row, **{f"{name}.language": row.get(name, {}) for name in ("metadata", "extra_info")}}
-    for column, values in columns.items():
-        language = values.get("language")
-        if isinstance(language, str) and language.strip().lower() in OTHER_LANGUAGES:
-            raise RowDropped("not_python", f"{column} is {language}")
+    for place in ("verification_info", "", "metadata", "extra_info"):
+        language = (row.get(place, {}) if place else row).get("language")
+        word = language.strip().lower() if isinstance(language, str) else "python"
+        # In all but the first it may also be the statement's (such as "en"), so only known names count.
+        if word in OTHER_LANGUAGES or (place == "verification_info" and word not in PYTHON_NAMES):
+            raise RowDropped("not_python", f"{place}{'.' if place else ''}language is {language}")
 
 
 def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str, source_row: int) -> Problem:
@@ -140,44 +136,42 @@ def _problem(row: Mapping[str, Any], test_set: TestSet, statement: str, starter_
     """The problem with these tests. Its id is the row's `problem_id`, else a hash of what is asked and the tests."""
     name, checker, time_limit_s = DEFAULT, "", None
     if test_set.kind != "answer":  # an answer is not run
-        name, checker, time_limit_s = _comparator_of(row), _checker_of(row, test_set), _time_limit_s(row)
+        name = next((str(name) for name in _said(row, "comparator") if name is not None and name != ""), DEFAULT)
+        try:
+            comparator(name)
+        except ValueError as error:
+            raise RowDropped("unknown_comparator", str(error)) from None
+        if (found := next(filter(None, map(checker_of, _said(row, "checker"))), None)) is not None:
+            checker = found.to_text()
+            if test_set.kind != "stdin":
+                raise RowDropped("bad_checker", "a checker sees what a program prints: these tests call a function")
+        time_limit_s = _time_limit_s(row)
     by = f"{name} {checker}" if checker else name
-    problem_id = row_id(row.get("problem_id")) or content_id(statement, starter_code, test_set, by)
-    decided: dict[str, Any] = {"comparator": name, "checker": checker, "time_limit_s": time_limit_s, **about}
-    decided |= test_set._asdict()
-    decided |= dict.fromkeys(("tests_total", "tests_original"), len(test_set.tests))
-    return Problem(problem_id=problem_id, statement=statement, starter_code=starter_code, **decided)
+    own_id = row.get("problem_id")
+    if isinstance(own_id, int) and not isinstance(own_id, bool):
+        own_id = str(own_id)
+    if isinstance(own_id, str) and own_id.strip():
+        if len(own_id) > MAX_ID_CHARS:
+            raise RowDropped("id_too_long", f"problem_id has {len(own_id)} characters, at most {MAX_ID_CHARS}")
+        problem_id = own_id.strip()
+    else:
+        problem_id = content_id(statement, starter_code, test_set, by)
+    n = len(test_set.tests)
+    return Problem(
+        problem_id=problem_id, statement=statement, starter_code=starter_code, tests_total=n, tests_original=n,
+        time_limit_s=time_limit_s, comparator=name, checker=checker, **test_set._asdict(), **about,
+    )  # fmt: skip
 
 
-def _places(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Where a row may say something about its problem: in its columns, then in its metadata."""
-    yield row
-    yield from (as_mapping(row.get(name)) for name in METADATA_COLUMNS)
-
-
-def _comparator_of(row: Mapping[str, Any]) -> str:
-    """The comparator that the row or its metadata names. Raises RowDropped for one that there is not."""
-    names = (place.get("comparator") for place in _places(row))
-    name = next((name for name in names if name is not None and name != ""), DEFAULT)
-    try:
-        comparator(str(name))
-    except ValueError as error:
-        raise RowDropped("unknown_comparator", str(error)) from None
-    return str(name)
-
-
-def _checker_of(row: Mapping[str, Any], test_set: TestSet) -> str:
-    """The checker that the row or its metadata brings, as text; "" for none. Raises RowDropped."""
-    found = next(filter(None, (checker_of(place.get("checker")) for place in _places(row))), None)
-    if found is not None and test_set.kind != "stdin":
-        raise RowDropped("bad_checker", "a checker sees what a program prints: these tests call a function")
-    return "" if found is None else found.to_text()
+def _said(row: Mapping[str, Any], *names: str) -> Iterator[Any]:
+    """What a row says under these names: in its columns, then in its metadata."""
+    for place in chain([row], (as_mapping(row.get(name)) for name in METADATA_COLUMNS)):
+        yield from map(place.get, names)
 
 
 def stored_problem(values: Any, kinds: Sequence[str]) -> Problem | None:
-    """Checks a row that is a problem already, as pools store it (PROBLEM_SCHEMA), and returns the problem; None if the
-    row has another form. Raises RowDropped: other_environment if the problem is not of one of `kinds`, or
-    damaged_problem."""
+    """The problem in a row of PROBLEM_SCHEMA, a pool's, which is checked; None if the row has another form.
+    Raises RowDropped: other_environment if it is not of one of `kinds`, or damaged_problem."""
     if not isinstance(values, Mapping) or not values.keys() >= REQUIRED:
         return None
     values = _OPTIONAL_VALUES | dict(values)
@@ -210,12 +204,6 @@ def _is_read(value: Any, read: Callable[[str], Any]) -> bool:
     return False
 
 
-def _are_tests(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(test, Mapping) and _is_text(test.get("input")) and _is_text(test.get("expected")) for test in value
-    )
-
-
 _OPTIONAL_VALUES: dict[str, Any] = {"comparator": DEFAULT, "checker": "", "wrong_solutions": (), "tests_generated": 0}
 _PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
     "problem_id": lambda value: isinstance(value, str) and len(value) <= MAX_ID_CHARS,
@@ -225,7 +213,13 @@ _PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(
         PROGRAMS, lambda value: value is None or (isinstance(value, list | tuple) and all(map(_is_text, value)))
     ),
-    "tests": _are_tests,
+    "tests": lambda tests: (
+        isinstance(tests, list)
+        and all(
+            isinstance(test, Mapping) and _is_text(test.get("input")) and _is_text(test.get("expected"))
+            for test in tests
+        )
+    ),
     "tests_generated": lambda value: value is None or (isinstance(value, int) and value >= 0),
     "comparator": lambda value: _is_read(value, comparator),
     "checker": lambda value: value == "" or _is_read(value, Checker.from_text),
@@ -262,8 +256,8 @@ def statement_of(row: Mapping[str, Any]) -> str | None:
     """The first non-blank text of STATEMENT_COLUMNS, else the user's message of the first that holds a chat (verl,
     TRL); None if there is none. The system's message is left out, since prompts get one of their own."""
     values = [row.get(name) for name in STATEMENT_COLUMNS]
-    texts = chain((value for value in values if isinstance(value, str)), map(_user_message, values))
-    return next((text for text in texts if text is not None and text.strip()), None)
+    texts = chain(values, map(_user_message, values))
+    return next((text for text in texts if isinstance(text, str) and text.strip()), None)
 
 
 def _user_message(value: Any) -> str | None:
@@ -285,13 +279,13 @@ def _no_statement(row: Mapping[str, Any]) -> RowDropped:
             roles = [str(as_mapping(message).get("role")) for message in row[name]]
             wanted = "one message of the user, as text, and at most the system's beside it"
             return RowDropped("ambiguous_prompt", f"{name} needs {wanted}; its roles: {', '.join(roles)}")
-    missing = f"no text in {', '.join(STATEMENT_COLUMNS)}; columns: {_columns_found(row)}"
-    return RowDropped("no_statement", dataset_hint(row) or missing)
+    return RowDropped("no_statement", dataset_hint(row) or _none_in(STATEMENT_COLUMNS, row, "no text in"))
 
 
-def _columns_found(row: Mapping[str, Any]) -> str:
+def _none_in(columns: Sequence[str], row: Mapping[str, Any], what: str) -> str:
     blank = [name for name, value in row.items() if value is None or (isinstance(value, str) and not value.strip())]
-    return ", ".join(f"{name} (blank)" if name in blank else str(name) for name in row) or "none"
+    found = ", ".join(f"{name} (blank)" if name in blank else str(name) for name in row) or "none"
+    return f"{what} {', '.join(columns)}; columns: {found}"
 
 
 def dataset_hint(row: Mapping[str, Any]) -> str | None:
@@ -306,43 +300,33 @@ def dataset_hint(row: Mapping[str, Any]) -> str | None:
 
 
 def _tests_of(row: Mapping[str, Any]) -> TestSet:
-    """The tests of a raw row, in any of TEST_COLUMNS. Raises RowDropped if no column holds any, one is unreadable, or
-    two hold different ones."""
+    """The tests of a raw row, in any of TEST_COLUMNS. Raises RowDropped: no_tests, ambiguous_tests, or a parser's."""
     metadata = [row.get(name) for name in METADATA_COLUMNS]
     test_sets: dict[str, TestSet] = {}
-    for name, value in _usable_test_columns(row):
+    given: list[tuple[str, Any]] = []
+    for name in TEST_COLUMNS:
+        column, _, key = name.partition(".")
+        value = row.get(column, {}).get(key) if key else row.get(column)
+        given += [(name, value)] if value else []
+        if name != "tests":  # in the others only a list, an object or test code counts: other text may be an answer
+            with suppress(RowDropped):
+                value = decode_json(value)
+            if not isinstance(value, list | Mapping) and not is_test_code(value):
+                continue
         try:
             test_sets[name] = parse_tests(value, *metadata)
         except RowDropped as drop:
             if drop.reason != "no_tests":  # an empty column is no fault: another may hold the tests
                 raise RowDropped(drop.reason, drop.detail if name == "tests" else f"{name}: {drop.detail}") from None
     if not test_sets:
-        cells = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in _all_test_columns(row) if value]
+        cells = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in given]
         reasons = [f"no tests are in {' and '.join(cells)}" if cells else None, dataset_hint(row)]
-        missing = f"none in {', '.join(TEST_COLUMNS)}; columns: {_columns_found(row)}"
-        raise RowDropped("no_tests", "; ".join(filter(None, reasons)) or missing)
+        raise RowDropped("no_tests", "; ".join(filter(None, reasons)) or _none_in(TEST_COLUMNS, row, "none in"))
     first, *others = test_sets  # names, in order of precedence
     for other in others:
         if test_sets[other] != test_sets[first]:
             raise RowDropped("ambiguous_tests", f"{first} and {other} hold different tests")
     return test_sets[first]
-
-
-def _usable_test_columns(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the value of each of TEST_COLUMNS that may hold tests. In all but the first only a list, an
-    object or test code counts, as any other text may be an answer."""
-    for name, value in _all_test_columns(row):
-        if name != "tests":
-            with suppress(RowDropped):
-                value = decode_json(value)
-        if name == "tests" or isinstance(value, list | Mapping) or is_test_code(value):
-            yield name, value
-
-
-def _all_test_columns(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name in TEST_COLUMNS:
-        column, _, key = name.partition(".")
-        yield name, row.get(column, {}).get(key) if key else row.get(column)
 
 
 def content_id(statement: str, starter_code: str, test_set: TestSet, name: str = DEFAULT) -> str:
@@ -359,17 +343,6 @@ def content_id(statement: str, starter_code: str, test_set: TestSet, name: str =
     return digest.hexdigest()[:ID_HEX_DIGITS]
 
 
-def row_id(value: Any) -> str | None:
-    """The identity that a row names in its column `problem_id`, None where it names none. Raises RowDropped."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or not value.strip():
-        return None
-    if len(value) > MAX_ID_CHARS:
-        raise RowDropped("id_too_long", f"problem_id has {len(value)} characters, at most {MAX_ID_CHARS}")
-    return value.strip()
-
-
 def _solutions(value: Any) -> tuple[str, ...]:
     """Reference solutions: a list of programs, a JSON list of them as text, or one program as text."""
     if isinstance(value, str):
@@ -381,7 +354,7 @@ def _solutions(value: Any) -> tuple[str, ...]:
 
 
 def _time_limit_s(row: Mapping[str, Any]) -> float | None:
-    """Seconds a test may take, where the row or its metadata says so: a number, "2 seconds", "500 ms", {"seconds"}. A
+    """Seconds a test may take, where the row or its `metadata` says so: a number, "2 seconds", "500 ms", {"seconds"}. A
     limit over MAX_TIME_LIMIT_S is cut to it; without a unit it is ignored, as it may be of milliseconds."""
     sources = (row, as_mapping(row.get("metadata")))
     found = (_seconds(source.get(key)) for source in sources for key in ("time_limit_s", "time_limit"))
@@ -405,9 +378,7 @@ def _seconds(value: Any) -> float | None:
 
 def row_date(values: Any) -> date | None:
     """The day that a raw row says its problem is of; None if it says none that can be read."""
-    if not isinstance(values, Mapping):
-        return None
-    found = (place.get(name) for place in _places(values) for name in DATE_COLUMNS)
+    found = _said(values, *DATE_COLUMNS) if isinstance(values, Mapping) else ()
     day = next((value for value in found if isinstance(value, date | str)), None)
     if isinstance(day, date):  # a datetime is one too
         return date(day.year, day.month, day.day)

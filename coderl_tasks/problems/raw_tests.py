@@ -34,8 +34,7 @@ _LINE_END = re.compile(r"\r?\n\Z")
 
 
 class TestSet(NamedTuple):
-    """A problem's tests, all of one kind; `entry_point` is the function's name, empty for `stdin`. Assertions may call
-    others as well."""
+    """A problem's tests; `entry_point` is the function's name, "" for `stdin`. Assertions may call others as well."""
 
     kind: Kind
     entry_point: str
@@ -67,8 +66,7 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
 
 
 def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
-    """Parses the tests of one raw row, in any usual form, and finds out their kind (assertions, standard input, calls).
-    `metadata` are mappings of the row, or their JSON text, that may name the function that calls are of.
+    """The tests of one raw row. `metadata` are mappings of the row, or their JSON text, that may name the function.
 
     Raises RowDropped: no_tests, tests_not_json, unknown_test_shape, unknown_test_type, unequal_inputs_outputs,
     mixed_test_kinds, several_entry_points, no_entry_point, bad_entry_point, stdin_value_not_text, call_input_not_json,
@@ -94,8 +92,7 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
     if len(kinds) > 1:
         raise RowDropped("mixed_test_kinds", "some tests are of standard input, others of a function")
     if kinds == {"stdin"}:
-        tests = tuple(Test(_stdin_text(test.input), _stdin_text(test.output)) for test in raw)
-        return TestSet("stdin", "", tests)
+        return TestSet("stdin", "", tuple(Test(_stdin_text(test.input), _stdin_text(test.output)) for test in raw))
     if not names:
         raise RowDropped("no_entry_point", "tests of a function that nothing names (fn_name, func_name or entry_point)")
     if len(names) > 1:
@@ -145,18 +142,16 @@ def _raw_tests(value: Any) -> list[_RawTest]:
     items = [value] if isinstance(value, Mapping) else value
     if not isinstance(items, list):
         raise RowDropped("unknown_test_shape", type(value).__name__)
-    return [_raw_test(item) for item in items]
-
-
-def _raw_test(item: Any) -> _RawTest:
-    if not isinstance(item, Mapping):
-        raise RowDropped("unknown_test_shape", f"a test needs input and output; it is a {type(item).__name__}")
-    if "input" not in item or "output" not in item:
-        found = ", ".join(map(str, item)) or "none"
-        raise RowDropped("unknown_test_shape", f"a test needs input and output (or inputs and outputs); keys: {found}")
-    type_name = item.get("testtype") or item.get("type")
-    function = _function_named(item, ["fn_name"]) or _function_named(as_mapping(item.get("metadata")))
-    return _RawTest(type_name, function, item["input"], item["output"])
+    needed, raw = "a test needs input and output", []
+    for item in items:
+        if not isinstance(item, Mapping):
+            raise RowDropped("unknown_test_shape", f"{needed}; it is a {type(item).__name__}")
+        if "input" not in item or "output" not in item:
+            found = ", ".join(map(str, item)) or "none"
+            raise RowDropped("unknown_test_shape", f"{needed} (or inputs and outputs); keys: {found}")
+        function = _function_named(item, ["fn_name"]) or _function_named(as_mapping(item.get("metadata")))
+        raw.append(_RawTest(item.get("testtype") or item.get("type"), function, item["input"], item["output"]))
+    return raw
 
 
 def _function_named(
@@ -195,7 +190,18 @@ def _call_tests(raw: list[_RawTest]) -> tuple[Test, ...]:
     text_inputs = all(isinstance(test.input, str) for test in raw)
     # As text at once, test by test: numbers take ten times the memory that their digits take.
     inputs = [_to_json(_arguments(test.input, as_text=text_inputs, by_line=by_line)) for test in raw]
-    outputs = _return_values([test.output for test in raw], text_inputs=text_inputs, must_be_json=by_line)
+    outputs = [test.output for test in raw]
+    if all(isinstance(output, str) for output in outputs):
+        try:
+            decoded = [json.loads(output) for output in outputs]
+        except (ValueError, RecursionError) as error:
+            if by_line:
+                raise RowDropped("call_output_not_json", str(error)) from None
+            decoded = outputs
+        # Beside native inputs digits do not tell whether 12 or the text "12" is returned, so they stay text; an output
+        # that can only be JSON decides it for all of them.
+        numbers_only = all(isinstance(value, int | float) and not isinstance(value, bool) for value in decoded)
+        outputs = decoded if text_inputs or by_line or not numbers_only else outputs
     # APPS wraps every returned value in a list; LiveCodeBench does not. One unwrapped output shows that none is.
     if not by_line and all(isinstance(output, list) and len(output) == 1 for output in outputs):
         outputs = [output[0] for output in outputs]
@@ -216,36 +222,18 @@ def _arguments(value: Any, *, as_text: bool, by_line: bool) -> list[Any]:
 
 def _json_values(text: str) -> list[Any]:
     """The JSON values written one after the other in `text`, normally one per line."""
-    decoder = json.JSONDecoder()
     values: list[Any] = []
     rest = text.strip()
     while rest:
         try:
-            value, end = decoder.raw_decode(rest)
+            value, end = json.JSONDecoder().raw_decode(rest)
         except (ValueError, RecursionError) as error:
             raise RowDropped("call_input_not_json", str(error)) from None
         values.append(value)
-        following = rest[end:]
-        rest = following.lstrip()
-        # Else `1-2` would be taken for the two arguments 1 and -2.
-        if rest and len(rest) == len(following):
+        following, rest = rest[end:], rest[end:].lstrip()
+        if rest and rest == following:  # else `1-2` would be taken for the two arguments 1 and -2
             raise RowDropped("call_input_not_json", f"two values without a space between them: {text[:80]!r}")
     return values
-
-
-def _return_values(outputs: list[Any], *, text_inputs: bool, must_be_json: bool) -> list[Any]:
-    if not all(isinstance(output, str) for output in outputs):
-        return outputs
-    try:
-        decoded = [json.loads(output) for output in outputs]
-    except (ValueError, RecursionError) as error:
-        if must_be_json:
-            raise RowDropped("call_output_not_json", str(error)) from None
-        return outputs
-    # Beside native inputs digits do not tell whether 12 or the text "12" is returned, so they stay text; an output
-    # that can only be JSON decides it for all of them.
-    numbers_only = all(isinstance(value, int | float) and not isinstance(value, bool) for value in decoded)
-    return decoded if text_inputs or must_be_json or not numbers_only else outputs
 
 
 def _to_json(value: Any) -> str:

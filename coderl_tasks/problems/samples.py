@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from coderl_tasks.problems.problem import Problem, Test
@@ -47,9 +48,8 @@ class Sample:
 
 def samples(problem: Problem) -> list[Sample]:
     """The samples in the statement of a `stdin`, `call` or `assert` problem, in their order, each input once."""
-    found = _stdin_samples(problem) if problem.kind == "stdin" else _call_samples(problem)
     distinct: list[Sample] = []
-    for sample in found:
+    for sample in _stdin_samples(problem) if problem.kind == "stdin" else _call_samples(problem):
         if all(sample.given != other.given for other in distinct):
             distinct.append(sample)
     return distinct
@@ -84,27 +84,11 @@ def asserted(script: str, entry_point: str) -> tuple[list[Any], Any] | None:
 
 
 def _stdin_samples(problem: Problem) -> Iterator[Sample]:
-    """Yields the samples of a program on standard input that a statement shows: a sample is the paragraph below a
-    heading Input and the one below the next heading Output. Such headings count below a heading Example, or if they
-    say so themselves (Sample Input). Yields nothing if they do not alternate: then which belong together is a guess."""
-    blocks = _headed_blocks(problem.statement)
-    if [side for side, _ in blocks] != ["input", "output"] * (len(blocks) // 2):
-        return
-    # If outputs have no empty lines, a paragraph after the first is prose and no output.
-    has_gaps = any("\n\n" in test.expected.strip() for test in problem.tests)
-    for (_, shown_input), (_, shown_output) in zip(blocks[::2], blocks[1::2], strict=True):
-        input_text, expected = _paragraph(shown_input), _paragraph(shown_output, prose_follows=not has_gaps)
-        if input_text is not None and expected:
-            # Its tokens identify a sample: two whose inputs differ only in white space are one.
-            yield Sample(given=input_text.split(), test=Test(input_text, expected))
-
-
-def _headed_blocks(statement: str) -> list[tuple[str, list[str]]]:
-    """The blocks of samples in a statement, in order: each as its heading's word, "input" or "output", and the lines
-    below the heading."""
-    blocks: list[tuple[str, list[str]]] = []
+    """Yields the samples of a program on standard input: the paragraph below a heading Input and the one below the next
+    heading Output. Yields nothing if these do not alternate: then which belong together is a guess."""
+    blocks: list[tuple[str, list[str]]] = []  # a heading's word, "input" or "output", and the lines below
     in_samples = is_open = False  # a heading of samples was above; the last block goes on
-    for line in statement.splitlines():
+    for line in problem.statement.splitlines():
         heading = _BLOCK.match(line)
         if _EXAMPLES.match(line):
             in_samples, is_open = True, False
@@ -115,7 +99,15 @@ def _headed_blocks(statement: str) -> list[tuple[str, list[str]]]:
             is_open = False
         elif is_open:
             blocks[-1][1].append(line)
-    return blocks
+    if [side for side, _ in blocks] != ["input", "output"] * (len(blocks) // 2):
+        return
+    # If outputs have no empty lines, a paragraph after the first is prose and no output.
+    has_gaps = any("\n\n" in test.expected.strip() for test in problem.tests)
+    for (_, shown_input), (_, shown_output) in zip(blocks[::2], blocks[1::2], strict=True):
+        input_text, expected = _paragraph(shown_input), _paragraph(shown_output, prose_follows=not has_gaps)
+        if input_text is not None and expected:
+            # Its tokens identify a sample: two whose inputs differ only in white space are one.
+            yield Sample(given=input_text.split(), test=Test(input_text, expected))
 
 
 def _paragraph(block: Sequence[str], *, prose_follows: bool = False) -> str | None:
@@ -137,8 +129,8 @@ def _is_prose(line: str) -> bool:
 
 
 def _call_samples(problem: Problem) -> Iterator[Sample]:
-    """Yields the samples of a function that a statement shows: doctests (`>>> f(1)`, and the value in the lines below),
-    and calls with their value in the same line, as `f(1) == 2` or `f(1) returns 2`."""
+    """Yields the samples of a function: doctests (`>>> f(1)`, and the value in the lines below, up to an empty one or
+    the next `>>>`), and calls with their value in the same line, as `f(1) == 2` or `f(1) returns 2`."""
     lines = problem.statement.splitlines()
     name = problem.entry_point.rpartition(".")[2]
     if not name:
@@ -146,7 +138,10 @@ def _call_samples(problem: Problem) -> Iterator[Sample]:
     for number, line in enumerate(lines):
         code = line.strip()
         if code.startswith(">>>"):
-            yield from _doctest(name, code, lines[number + 1 :])
+            call = code.removeprefix(">>>").strip()
+            value = takewhile(lambda after: after and not after.startswith(">>>"), map(str.strip, lines[number + 1 :]))
+            if call.startswith(f"{name}(") and _end_of_call(call, 0) == len(call):  # it says nothing more
+                yield from _sample(call, "\n".join(value))
             continue
         for start in (found.start() for found in re.finditer(rf"(?<![\w.]){re.escape(name)}\(", line)):
             before = line[:start].rstrip()
@@ -155,16 +150,6 @@ def _call_samples(problem: Problem) -> Iterator[Sample]:
             # Not a call that is part of a larger expression (`1 + f(1) == 2`), or of one that is denied.
             if says and before[-1:] not in _PART_OF_MORE and not before.endswith((" not", " in")):
                 yield from _sample(line[start:end], _value(line[says.end() :]))
-
-
-def _doctest(name: str, code: str, following: Sequence[str]) -> Iterator[Sample]:
-    """The sample of the line `>>> name(...)`, whose value is in the `following` lines, up to an empty one or the next
-    `>>>`; none if the line says anything more."""
-    rest = [after.strip() for after in following]
-    value_ends = next((place for place, after in enumerate(rest) if not after or after.startswith(">>>")), len(rest))
-    call = code.removeprefix(">>>").strip()
-    if call.startswith(f"{name}(") and _end_of_call(call, 0) == len(call):
-        yield from _sample(call, "\n".join(rest[:value_ends]))
 
 
 def _end_of_call(line: str, start: int) -> int | None:

@@ -1,7 +1,4 @@
-"""Where raw rows come from: a data set on the hub or in a local folder, or one file.
-
-All of them end as files of rows (`raw_files`): those of a hub data set are downloaded at its revision, once.
-"""
+"""Where raw rows come from: a data set on the hub (downloaded once, at its revision) or in a folder, or one file."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,8 +26,8 @@ class NoSplitsError(DataError):
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """One split of a source: its files, in order. With `named_by_row` a row's own column `split` says which split it is
-    in, where it has one, and `only` the splits that are wanted of these (None: all)."""
+    """One split of a source: its files, in order. With `named_by_row` a row's own column `split`, if any, says which
+    split it is in, and `only` the splits that are wanted of these (None: all)."""
 
     split: str
     files: tuple[RawFile, ...]
@@ -58,10 +55,9 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
     """The splits of `source`, each with its files, whose rows are not read yet.
 
     A file, or a pool's folder or name, is one RowSource; a row's split is its column `split`, or else the file's name,
-    and `splits` selects rows by it. Any other source is a data set for the library `datasets`. Its splits are its
-    configs (such as taco), each with its files for the `role` "train" or "test" only. `splits` selects configs; by
-    default these are the ones of TRAIN_SPLITS or TEST_SPLITS (by role) that exist, or else all.
-    Raises DataError, and NoSplitsError if no split was named and no config has files for the role.
+    and `splits` selects rows by it. Any other source is a data set for the library `datasets`, whose splits are its
+    configs (such as taco) with their files for the `role`: those that `splits` names, else the ones of TRAIN_SPLITS or
+    TEST_SPLITS that exist, else all. Raises DataError, and NoSplitsError if none was named and none has such files.
     """
     path = find_source(source)
     if path is not None and path.is_file():
@@ -71,12 +67,7 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
         return [RowSource(split, (file,), named_by_row=True, only=only)]
     if path is None and not may_be_on_the_hub(source):
         raise DataError(f"{source}: no such file or folder.")
-    location = str(path) if path is not None else source  # as `datasets` takes it
-    row_sources = [
-        RowSource(name, tuple(raw_file(source, path, address) for address in addresses))
-        for name, addresses in _data_files(source, location, splits, role).items()
-    ]
-    if row_sources:
+    if row_sources := _of_data_set(source, path, splits, role):
         return row_sources
     hint = ""
     if path is not None:  # a folder here, whose files may have other names than `datasets` looks for
@@ -99,8 +90,7 @@ def files_read(source: str, role: Role) -> list[str | None]:
 
 
 def find_source(source: str) -> Path | None:
-    """The file or folder on this machine that `source` means, of a pool the file of its problems, of problem packages
-    one that is made of them; None if neither."""
+    """The file or folder on this machine that `source` means: of a pool or of packages, the file of its rows."""
     path = find_local(source) or find_local(str(POOLS / source))
     if path is not None and (path / MANIFEST_FILE).is_file() and (path / POOL_FILE).is_file():
         return path / POOL_FILE
@@ -120,16 +110,21 @@ def is_file(source: str) -> bool:
     return path is not None and path.is_file()
 
 
-def _data_files(source: str, location: str, splits: Sequence[str] | None, role: Role) -> dict[str, list[str]]:
-    """Addresses of the files of each config that has the side `role`, as `datasets` finds them."""
+def _of_data_set(source: str, path: Path | None, splits: Sequence[str] | None, role: Role) -> list[RowSource]:
+    """The configs that have the side `role`, as `datasets` finds them in the folder `path` or on the hub."""
     from datasets import get_dataset_config_names, load_dataset_builder
 
-    revision = PINNED_REVISIONS.get(source)
+    location, revision = source if path is None else str(path), PINNED_REVISIONS.get(source)
+    usual: tuple[str, ...] = TRAIN_SPLITS if role == "train" else TEST_SPLITS
+    if source == HUB_GSM8K:
+        usual = ("main",)  # its other config has the same problems, with other answers
     try:
         available = get_dataset_config_names(location, revision=revision)
+        if missing := [name for name in splits or () if name not in available]:
+            raise DataError(f"{source} has no split {', '.join(missing)}; there are: {', '.join(available)}.")
+        names = [name for name in usual if name in available] or available if splits is None else splits
         files = {
-            name: load_dataset_builder(location, name, revision=revision).config.data_files or {}
-            for name in _wanted(source, available, splits, role)
+            name: load_dataset_builder(location, name, revision=revision).config.data_files or {} for name in names
         }
     except DataError:
         raise
@@ -138,18 +133,11 @@ def _data_files(source: str, location: str, splits: Sequence[str] | None, role: 
     lacking = [name for name in files if not files[name].get(role)]
     if splits is not None and lacking:
         raise DataError(f"{source} has no {role} files in its split {', '.join(lacking)}.")
-    return {name: list(files[name][role]) for name in files if name not in lacking}
-
-
-def _wanted(source: str, available: Sequence[str], splits: Sequence[str] | None, role: Role) -> list[str]:
-    if splits is not None:
-        if missing := [name for name in splits if name not in available]:
-            raise DataError(f"{source} has no split {', '.join(missing)}; there are: {', '.join(available)}.")
-        return list(splits)
-    usual: tuple[str, ...] = TRAIN_SPLITS if role == "train" else TEST_SPLITS
-    if source == HUB_GSM8K:
-        usual = ("main",)  # its other config has the same problems, with other answers
-    return [name for name in usual if name in available] or list(available)
+    return [
+        RowSource(name, tuple(raw_file(source, path, address) for address in files[name][role]))
+        for name in files
+        if name not in lacking
+    ]
 
 
 def raw_file(source: str, folder: Path | None, address: str) -> RawFile:

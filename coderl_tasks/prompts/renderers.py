@@ -2,8 +2,7 @@
 tokenizer itself, and LiveCodeBench's question, word for word.
 
 1. Turn markers and think tags become token ids; everything inside a message is encoded as plain text. So
-   `<|im_end|>` in a problem statement is seven or so ordinary tokens and can never end a turn. `apply_chat_template`,
-   which builds one string first, does not keep the two apart.
+   `<|im_end|>` in a problem statement can never end a turn, which `apply_chat_template` does not prevent.
 2. The prompt of a conversation is a prefix, token for token, of its supervised example and of what was sampled.
 3. On ordinary text the tokens are those of the models' own chat templates, which describe tools and write their
    results. A call stays the text that was sampled.
@@ -16,6 +15,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from coderl_tasks.errors import ConfigError
@@ -104,11 +104,19 @@ class Renderer(ABC):
     def prompt_tokens(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
         """Tokens of `messages`, which describe `tools`, and the opening of the assistant's next turn."""
 
-    @abstractmethod
+    def answer_tokens(self, content: str) -> Sequence[int]:
+        """Tokens of the assistant's last message as it is sampled, without its end of turn."""
+        return self.encode_plain(content)
+
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        """Tokens of `messages`, the last of which is the assistant's, and a weight for each token. Weights are 1.0 on
-        what the assistant would have sampled, its end of turn included, and 0.0 on its prompt. Raises ValueError if the
-        last message is not the assistant's."""
+        """Tokens of `messages`, and a weight for each token: 1.0 on what the assistant would have sampled as the last
+        one, its end of turn included, and 0.0 on its prompt. Raises ValueError if the last message is another's."""
+        if not messages or messages[-1]["role"] != "assistant":
+            raise ValueError("a supervised example ends with an assistant message")
+        prompt = self.prompt_tokens(messages[:-1])
+        # Encoded apart from the prompt, as it is sampled: the prompt's last token is never merged with what follows.
+        answer = [*self.answer_tokens(messages[-1]["content"]), self.stop_tokens[0]]
+        return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[str, bool]:
         """The completion's text up to its first stop token, and whether there was one (else it was cut off)."""
@@ -134,7 +142,10 @@ class Renderer(ABC):
         if whole[: len(so_far)] == so_far:
             return whole, True
         head = self.prompt_tokens(messages[:-1], tools)
-        tail = self._tail_after_answer(head, messages[:-1], reply, tools)
+        # What the chat format puts after any answer: from the token that ends its turn on.
+        any_answer: Message = {"role": "assistant", "content": "x"}
+        answered = self.prompt_tokens([*messages[:-1], any_answer, reply], tools)[len(head) :]
+        tail = list(dropwhile(lambda token: token not in self.stop_tokens, answered))
         # Texts are compared, not tokens: a policy need not sample the tokens that its text would be encoded to.
         goes_on = (
             bool(tail)
@@ -146,33 +157,27 @@ class Renderer(ABC):
         has_stop_token = bool(completion) and completion[-1] == tail[0]  # lacking if it was cut off
         return [*so_far, *(tail[1:] if has_stop_token else tail)], True
 
-    def _tail_after_answer(
-        self, head: Sequence[int], messages: Sequence[Message], reply: Message, tools: Tools
-    ) -> list[int]:
-        """What the chat format puts after any answer to `messages`: the tokens from the one that ends the turn to the
-        end of the prompt with `reply`. `head` is the prompt of `messages`."""
-        answered = self.prompt_tokens([*messages, {"role": "assistant", "content": "x"}, reply], tools)[len(head) :]
-        end = next((place for place, token in enumerate(answered) if token in self.stop_tokens), len(answered))
-        return answered[end:]
-
     def decoded(self, tokens: Sequence[int]) -> str:
         """The text of `tokens`, special ones included."""
         text = self.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
 
-    def require_roles(self, messages: Sequence[Message], *, answered: bool = False) -> None:
-        """Raises ValueError for an unknown role, or with `answered` unless the last message is the assistant's."""
-        if answered and (not messages or messages[-1]["role"] != "assistant"):
-            raise ValueError("a supervised example ends with an assistant message")
+    def require_roles(self, messages: Sequence[Message]) -> None:
+        """Raises ValueError for an unknown role."""
         for message in messages:
             if message["role"] not in ROLES:
                 raise ValueError(f"unknown role {message['role']!r}: expected one of {', '.join(ROLES)}")
 
     def encode_plain(self, text: str) -> list[int]:
         """`text` as ordinary tokens: no added token of the tokenizer, special or not, is ever recognised in it."""
-        first, *rest = self._plain_pieces(text)
-        return [*self._encode(first), *(token for piece in rest for token in self._encode_continued(piece))]
+        return self._encode_pieces(self._plain_pieces(text))
+
+    def _encode_pieces(self, pieces: Sequence[str], *, continued: bool = False) -> list[int]:
+        """Tokens of pieces of a text, each encoded by itself; `continued`: the first follows on another text, too."""
+        first, *rest = pieces
+        tokens = self._encode_continued(first) if continued else self._encode(first)
+        return [*tokens, *(token for piece in rest for token in self._encode_continued(piece))]
 
     def _plain_pieces(self, text: str) -> list[str]:
         """`text` in pieces, none of which holds an added token: it is cut after the first character of each.
@@ -186,8 +191,10 @@ class Renderer(ABC):
         if not self._normalizes:
             return pieces
         # What is no added token as it is written can be one once the tokenizer has normalised it (full-width letters).
-        is_plain = [self._written_ids.isdisjoint(self._encode(piece)) for piece in pieces]
-        return [part for piece, plain in zip(pieces, is_plain, strict=True) for part in ([piece] if plain else piece)]
+        checked: list[str] = []
+        for piece in pieces:
+            checked += [piece] if self._written_ids.isdisjoint(self._encode(piece)) else piece
+        return checked
 
     def _encode_continued(self, text: str) -> Sequence[int]:
         """`text` as it is encoded behind other text: some tokenizers put a space before what they take for a start."""
@@ -197,9 +204,8 @@ class Renderer(ABC):
 
 
 class PlainTextRenderer(Renderer):
-    """`plain_text`: messages without a chat format, one behind the other, for environments whose prompts are no chat.
-    `stop_tokens` are `end_tokens` (the generation configuration's) and the tokenizer's end token. Raises ConfigError if
-    there is none."""
+    """`plain_text`: messages without a chat format, for environments whose prompts are no chat. `stop_tokens` are
+    `end_tokens` (the generation configuration's) and the tokenizer's end token. Raises ConfigError without any."""
 
     name = "plain_text"
 
@@ -213,12 +219,6 @@ class PlainTextRenderer(Renderer):
     def prompt_tokens(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
         self.require_roles(messages)
         return self.encode_plain("".join(f"{message['content']}\n\n" for message in messages))
-
-    def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        self.require_roles(messages, answered=True)
-        prompt = self.prompt_tokens(messages[:-1])
-        answer = [*self.encode_plain(messages[-1]["content"]), self.stop_tokens[0]]
-        return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
 
 
 class Qwen3InstructRenderer(Renderer):
@@ -237,9 +237,8 @@ class Qwen3InstructRenderer(Renderer):
                 f"The tokenizer has no {' and '.join(missing)} token: the Qwen3 renderers need a ChatML tokenizer; "
                 "renderer_name=chat_template takes the model's own format."
             )
-        self.stop_tokens = [
-            self._added_tokens[token] for token in (TURN_END, END_OF_TEXT) if token in self._added_tokens
-        ]
+        ends = (TURN_END, END_OF_TEXT)
+        self.stop_tokens = [self._added_tokens[token] for token in ends if token in self._added_tokens]
 
     def prompt_tokens(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
         """The prompt of a conversation in Qwen3's format (ChatML), as tokens; it ends where the next turn begins."""
@@ -270,13 +269,9 @@ class Qwen3InstructRenderer(Renderer):
         # A model that is not to think is handed an empty think block, and just answers.
         return tokens + opening + (self._think_block("") if self.thinking is False else [])
 
-    def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        self.require_roles(messages, answered=True)
-        prompt = self.prompt_tokens(messages[:-1])
-        reasoning, text = self._split(messages[-1]["content"])
-        block = self._think_block(reasoning) if self.thinking else []
-        answer = [*block, *self.encode_plain(text), self._added_tokens[TURN_END]]
-        return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
+    def answer_tokens(self, content: str) -> list[int]:
+        reasoning, text = self._split(content)
+        return [*(self._think_block(reasoning) if self.thinking else []), *self.encode_plain(text)]
 
     def _split(self, content: str) -> tuple[str, str]:
         return ("", content) if self.thinking is None else split_thinking(content)
@@ -314,8 +309,7 @@ def split_thinking(content: str) -> tuple[str, str]:
 
 
 def spelled_out(messages: Sequence[Message], tools: Tools) -> list[Message]:
-    """The conversation for a chat format without tools: they are described at the end of the system message, and the
-    result of a call is a user's message."""
+    """The conversation for a chat format without tools: described in the system message, results as the user's."""
     has_system = bool(messages) and messages[0]["role"] == "system"
     asked = [messages[0]["content"]] if has_system else []
     found: list[Message] = [{"role": "system", "content": "\n\n".join([*asked, tools_text(tools)])}]
@@ -327,9 +321,9 @@ def spelled_out(messages: Sequence[Message], tools: Tools) -> list[Message]:
 
 def question_text(statement: str, starter_code: str | None = None) -> str:
     """The user message for one problem: question, format with a fence, answer line. Blank starter code is none."""
-    has_starter = starter_code is not None and starter_code.strip() != ""
-    rule = FORMAT_WITH_STARTER_CODE if has_starter else FORMAT_WITHOUT_STARTER_CODE
-    fenced = starter_code if has_starter else "# YOUR CODE HERE"
+    rule, fenced = FORMAT_WITHOUT_STARTER_CODE, "# YOUR CODE HERE"
+    if starter_code is not None and starter_code.strip():
+        rule, fenced = FORMAT_WITH_STARTER_CODE, starter_code
     return (
         f"### Question:\n{statement}\n\n"
         f"### Format: {rule}\n```python\n{fenced}\n```\n\n"
@@ -338,14 +332,12 @@ def question_text(statement: str, starter_code: str | None = None) -> str:
 
 
 def fetch_live_code_bench_system_prompt(prompt: str, starter_code: str | None = None) -> str:
-    """The whole prompt as one text, system message first, for callers that send a single message. `problem_messages`
-    sends the same two parts as a system and a user message."""
+    """The whole prompt as one text, system message first, for callers that send a single message."""
     return f"{LCB_SYSTEM_MESSAGE_GENERIC}\n\n{question_text(prompt, starter_code)}"
 
 
 def build_question(example: Mapping[str, Any]) -> str | None:
-    """The one-text prompt of a raw row, or None if it has no question. The statement is the one that `statement_of`
-    finds; `starter_code` is optional."""
+    """The one-text prompt of a raw row (`statement_of`, `starter_code`), or None if it has no question."""
     statement = statement_of(example)
     if statement is None:
         return None
@@ -367,9 +359,8 @@ def problem_prompt(problem: Problem, renderer: Renderer) -> list[int]:
 
 
 def effective_starter_code(problem: Problem) -> str:
-    """The problem's starter code, or for a `call` problem without one a bare signature. A policy that is not told the
-    function's name and number of arguments could never pass such a problem: the format rule without starter code asks
-    for a program that reads stdin. Without tests the signature takes any number of arguments."""
+    """The problem's starter code, or for a `call` problem without one a bare signature: the format rule without starter
+    code asks for a program that reads stdin, which could never pass."""
     if problem.kind != "call" or problem.starter_code.strip():
         return problem.starter_code
     parameters = "*args"

@@ -79,9 +79,6 @@ class ChatTemplate:
     way to render a plain conversation, or no switch for `thinking`."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", thinking: bool | None = None) -> None:
-        """Reads the chat template and finds out, by rendering probes (conversations of texts that can be found again),
-        what it does: whether it takes a system message, whether its prompts open a block of thinking, and how it ends a
-        turn. `thinking` None leaves thinking as the template has it."""
         self._tokenizer = tokenizer
         # `render` uses both. The first probes are rendered without, and show whether this template needs them.
         self._folds_system = False  # the system's text goes into the first user message
@@ -180,11 +177,10 @@ class ChatTemplate:
 class ChatTemplateRenderer(Renderer):
     """`chat_template`: the model's own template. `thinking` is on, off, or (None) as the template has it. `stop_tokens`
     are what ends the assistant's turn in the template, the `end_tokens` (the generation configuration's) and the
-    tokenizer's end token. Raises ConfigError where there is none of them, or as `ChatTemplate` says. Ordinary
-    conversations are the text of `apply_chat_template`, encoded in one go. Where a message spells an added token, a
-    mark is put behind that token's first character before the template sees the message, and the text is encoded in
-    pieces between the marks. So the template does not take a message's text for one of its own markers either, and it
-    trims as ever: a mark never stands at the end of a message."""
+    tokenizer's end token. Raises ConfigError where there is none of them, or as `ChatTemplate` says. Where a message
+    spells an added token, a mark is put behind that token's first character before the template sees the message, and
+    the text is encoded in pieces between the marks. So the template does not take it for one of its own markers either,
+    and it trims as ever: a mark never stands at the end of a message."""
 
     name = "chat_template"
 
@@ -211,17 +207,12 @@ class ChatTemplateRenderer(Renderer):
         if tools and not self._template.has_tools:
             messages, tools = spelled_out(messages, tools), ()
         mark = self._unused_character(messages)
-        return self._encode_marked(self._template.render(self._marked(messages, mark), tools), mark)
+        return self._encode_pieces(self._template.render(self._marked(messages, mark), tools).split(mark))
 
-    def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        self.require_roles(messages, answered=True)
-        mark = self._unused_character(messages)
-        marked = self._marked(messages, mark)
-        prompt = self._encode_marked(self._template.render(marked[:-1]), mark)
-        # Encoded apart from the prompt, as it is sampled: the prompt's last token is never merged with what follows.
-        answer = self._encode_marked(self._target(marked[-1]), mark, continued=True)
-        answer.append(self.stop_tokens[0])  # the turn's end, where the template has one
-        return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
+    def answer_tokens(self, content: str) -> list[int]:
+        last: list[Message] = [{"role": "assistant", "content": content}]
+        mark = self._unused_character(last)
+        return self._encode_pieces(self._target(self._marked(last, mark)[0]).split(mark), continued=True)
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[str, bool]:
         """As for any renderer; thinking is marked by `<think>` and `</think>` whatever the template's markers are."""
@@ -264,11 +255,6 @@ class ChatTemplateRenderer(Renderer):
                 text = f"{markers.open}{mark.join(self._plain_pieces(reasoning))}{markers.close}{text}"
             marked.append({"role": role, "content": text})
         return marked
-
-    def _encode_marked(self, text: str, mark: str, *, continued: bool = False) -> list[int]:
-        first, *rest = text.split(mark)
-        tokens = self._encode_continued(first) if continued else self._encode(first)
-        return [*tokens, *(token for piece in rest for token in self._encode_continued(piece))]
 
     def _unused_character(self, messages: Sequence[Message]) -> str:
         """A private-use character that occurs neither in `messages` nor in the template."""
@@ -320,10 +306,9 @@ def model_renderer(
 def get_renderer(
     name: str, tokenizer: "PreTrainedTokenizerBase", *, thinking: bool | None = None, end_tokens: Sequence[int] = ()
 ) -> Renderer:
-    """The renderer called `name` (qwen3 | qwen3_disable_thinking | qwen3_instruct | chat_template) on `tokenizer`.
-    `thinking` and `end_tokens` are as in `ChatTemplateRenderer`; the other renderers each have their own. Raises
-    ValueError "Unknown renderer" for another name, and ConfigError if the tokenizer lacks what the renderer needs or
-    `thinking` contradicts the renderer."""
+    """The renderer called `name` (qwen3 | qwen3_disable_thinking | qwen3_instruct | chat_template) on `tokenizer`;
+    `thinking` and `end_tokens` are for `ChatTemplateRenderer`. Raises ValueError "Unknown renderer" for another name,
+    ConfigError if the tokenizer lacks what the renderer needs or `thinking` contradicts the renderer."""
     if name == ChatTemplateRenderer.name:
         return ChatTemplateRenderer(tokenizer, thinking=thinking, end_tokens=end_tokens)
     if name not in QWEN3_RENDERERS:
@@ -338,9 +323,9 @@ def get_renderer(
 
 
 def recommended_renderer(model_name: str) -> str:
-    """The renderer for a model, by its name alone; for a local folder of another name, by its configuration.
-    Instruct-2507 models get `qwen3_instruct`, other Qwen3 models `qwen3`; a local Qwen3 folder whose chat template
-    knows no think block, as the bundled nano model, gets `qwen3_instruct`. Every other model gets `chat_template`."""
+    """The renderer for a model: Instruct-2507 models get `qwen3_instruct`, other Qwen3 models `qwen3`; a local Qwen3
+    folder whose chat template knows no think block, as the bundled nano model, gets `qwen3_instruct`. Every other model
+    gets `chat_template`."""
     # The name comes first, and needs no download: `coderl doctor` tells the renderer of every model on offer.
     base_name = model_name.rstrip("/").rsplit("/", maxsplit=1)[-1].lower()
     if base_name.startswith("qwen3-") and "base" not in base_name:

@@ -57,8 +57,7 @@ def tools_text(tools: Tools) -> str:
 
 
 def call_in(text: str) -> Call | str | None:
-    """Parses the tool call in a model's answer (without its thinking): returns the call (code and its standard input),
-    or a text that says what is wrong with it, or None where there is none."""
+    """The tool call in a model's answer (without its thinking), a text that says what is wrong with it, or None."""
     _, is_opened, rest = text.partition(CALL_OPEN)
     if not is_opened:
         return None

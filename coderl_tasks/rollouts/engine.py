@@ -1,11 +1,9 @@
 """What samples and grades while a run works: a session, which holds the services open, and its engines, through which
 each group goes: request -> sampled -> recorded -> graded.
 
-1. A group is one request: one problem, one prompt, `num_samples` completions. Its seed is part of the request, so a
-   group that has to be sampled again comes out the same.
-2. It is recorded as it arrives, before anything else happens to it: what was sampled is never sampled again.
-3. Grading runs beside sampling. It is deterministic, so what was graded ahead is kept in memory only.
-4. A group that fails does not take the others with it: they finish and are recorded, then the failure is raised.
+A group is one request. Its seed is part of it: a group that is sampled again comes out the same. It is recorded as it
+arrives, before anything else happens to it. Grading, which is deterministic, runs beside sampling, in memory only. A
+group that fails does not take the others with it: they finish and are recorded, then the failure is raised.
 """
 
 import asyncio
@@ -14,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import polars as pl
 import tinker
@@ -84,13 +82,12 @@ class RolloutEngine:
         self, problem: Problem, group_index: int, num_samples: int, seed: int | None, **others: Any
     ) -> sampling.GroupRequest:
         """Builds the request for `num_samples` completions of `problem`. Without a `seed` the service draws freely.
-        `others` are further fields of GroupRequest; temperature and sampler_step default to the settings'."""
+        `others` are further fields of GroupRequest."""
         prompt = self.environment.prompt(problem, self.renderer)
         of_turns, limit = self.environment.turns, self.settings.max_tokens
         if of_turns.most > 1 and of_turns.tokens is not None:
             limit = min(limit, of_turns.tokens)  # all answers together: the first one too
-        values: dict[str, Any] = {"temperature": self.settings.temperature}
-        values |= {"sampler_step": self.settings.sampler_step} | others
+        defaults: dict[str, Any] = {name: getattr(self.settings, name) for name in ("temperature", "sampler_step")}
         return sampling.GroupRequest(
             group_index=group_index,
             problem_id=problem.problem_id,
@@ -99,7 +96,7 @@ class RolloutEngine:
             num_samples=num_samples,
             max_tokens=sampling.completion_budget(len(prompt), limit, self.settings.context),
             seed=seed,
-            **values,
+            **(defaults | others),
         )
 
     async def sample(
@@ -110,9 +107,8 @@ class RolloutEngine:
         record: Record | None = None,
     ) -> pl.DataFrame:
         """Samples a group of `problem` (SAMPLED_SCHEMA), all turns of its completions. `record` is called with the
-        group once it is sampled and, with several turns, again after the replies and after the answers of each turn. If
-        the prompt leaves no room, its completions are empty and truncated. Raises as `sample_group` does, and
-        BudgetReachedError if the request could pass the cap on tokens or cost."""
+        group once it is sampled and as `further_turns` says. If the prompt leaves no room, its completions are empty
+        and truncated. Raises as `sample_group` and `Budget.reserve` do."""
         decode = partial(self.environment.text, renderer=self.renderer)
         if request.max_tokens < 1:
             cut_off = [sampling.Completion([], [], TRUNCATED)] * request.num_samples
@@ -150,10 +146,10 @@ class RolloutEngine:
             yield completions, charge
 
     async def grade(self, problem: Problem, sampled: pl.DataFrame) -> pl.DataFrame:
-        """Returns a sampled group of `problem` with its grades (ROLLOUT_SCHEMA), without advantages. The last answer of
-        a completion in several turns is what is rewarded; outside training the earlier ones get verdicts too. There is
-        no reward if the last reply met an outage or a checker that failed. In training a completion without
-        log-probabilities is not graded either: it cannot be trained on, and would move the mean of those that are."""
+        """Returns a sampled group of `problem` with its grades (ROLLOUT_SCHEMA), without advantages. Of several turns
+        the last answer is rewarded; outside training the earlier ones get verdicts too. There is no reward if the last
+        reply met an outage or a checker that failed. In training a completion without log-probabilities is not graded:
+        it cannot be trained on, and would move the mean of those that are."""
         # Before they are graded: the sandbox need not run what no update will learn from.
         is_training = self.settings.purpose == "train"
         wanted = sampled["logprobs"].is_not_null().to_list() if is_training else [True] * sampled.height
@@ -172,19 +168,17 @@ class RolloutEngine:
         scores_of_last, scores_of_earlier = iter(scores[: len(last_answers)]), scores[len(last_answers) :]
         scored: list[ScoredCompletion | None] = []  # by completion; None: left out
         for is_wanted, fault in zip(wanted, faults, strict=True):
-            if not is_wanted:
-                scored.append(None)
-            else:
+            if is_wanted:
                 scored.append(next(scores_of_last) if fault is None else turns.not_graded(fault, problem))
+            else:
+                scored.append(None)
         graded = sampling.graded_group(sampled, scored)
-        if is_training:
-            return graded
-        return turns.with_verdicts(graded, earlier=[each.grade.verdict for each in scores_of_earlier])
+        verdicts_of_earlier = [each.grade.verdict for each in scores_of_earlier]
+        return graded if is_training else turns.with_verdicts(graded, verdicts_of_earlier)
 
 
 class GradedAhead:
-    """Groups that are graded while others are still being sampled, each completion at most once until its step is
-    released."""
+    """Groups that are graded while others are sampled, each completion at most once until its step is released."""
 
     def __init__(self, grade: Callable[[pl.DataFrame], Awaitable[pl.DataFrame]]) -> None:
         self._grade = grade
@@ -201,16 +195,21 @@ class GradedAhead:
             parts.append((group.height - begun, asyncio.ensure_future(self._grade(group.slice(begun)))))
 
     async def graded(self, sampled: pl.DataFrame, what: str) -> pl.DataFrame:
-        """The rollouts of a step, `what` in messages, with their grades (ROLLOUT_SCHEMA). Raises as `require_graded`
-        does if too many could not be graded."""
+        """The rollouts of a step, `what` in messages, with their grades (ROLLOUT_SCHEMA). Raises what grading raises,
+        and as `require_graded` does if too many could not be graded; the step is then released."""
         groups = sampling.split_groups(sampled)
         for group in groups:
             self.start(group)
         keys = [(group["step"][0], group["group_index"][0]) for group in groups]
-        # The first failure is raised while others go on: `release` cancels them before the step is graded anew.
-        parts = await asyncio.gather(*(task for key in keys for _, task in self._parts[key]))
-        graded = sampling.in_order(parts, ROLLOUT_SCHEMA)
-        sampling.require_graded(graded, what)
+        try:
+            parts = await asyncio.gather(*(task for key in keys for _, task in self._parts[key]))
+            graded = sampling.in_order(parts, ROLLOUT_SCHEMA)
+            sampling.require_graded(graded, what)
+        except BaseException:
+            # So that a retry grades again. Also if cancelled (by `Session.supervise`, say), which cancels the grading
+            # too: a retry that found it would be cancelled itself.
+            await self.release(*{step for step, _ in keys})
+            raise
         return graded
 
     async def release(self, *steps: int) -> None:
@@ -237,14 +236,12 @@ class Session:
         served_by: str = "",
         budget: Budget | None = None,
     ) -> None:
-        """`context` is the model's context length in tokens, `served_by` names the engine and weights that serve the
-        model, `budget` caps tokens and cost (None: no cap). With `model_name`, a new Tinker session replaces a released
-        one only if the service still has that model."""
+        """`context` is in tokens, `served_by` names the engine and weights that serve the model. With `model_name`, a
+        new Tinker session replaces a released one only if the service still has that model."""
         self.judge, self.renderer, self.context, self.environment = judge, renderer, context, environment
-        # None for a server that this process started.
         self.service_address = None if services.tinker_is_embedded else clients.service_address(services.tinker_url)
-        self.served_by = served_by
-        self.budget = budget or Budget()
+        """None for a server that this process started."""
+        self.served_by, self.budget = served_by, budget or Budget()
         self._services, self._model_name = services, model_name
         self.current: tinker.ServiceClient | None = None  # the open Tinker session: clients of any other end soon
         # Sessions to be closed, each with the works that were under way at its release: once these end, none uses it.
@@ -258,8 +255,8 @@ class Session:
         """Returns the result of `work`, and cancels it when a service is gone: the SDK itself would wait forever.
 
         Raises CoderlError if an embedded server stays down although its supervisor restarts it, InfraError if a service
-        is silent for ten minutes. An InfraError, unless it is the sandbox's, releases the Tinker session, which a
-        restarted server does not know: the retry opens a new one. Other work may go on with the released session."""
+        is silent for ten minutes. An InfraError, unless it is the sandbox's, releases the Tinker session: the retry
+        opens a new one. Other work may go on with the released session."""
         session_before = self.current
         task = asyncio.ensure_future(work)
         silence = asyncio.ensure_future(clients.lost(self._services.tinker_url))
@@ -274,12 +271,10 @@ class Session:
                 if silence.done():
                     silence.result()  # raises its InfraError
             return task.result()
-        except SandboxDownError:
-            # Nothing is wrong with Tinker here, and a new session would restore the policy for nothing.
-            raise
-        except InfraError:
-            # None: the work opened the session itself. Another than `current`: other work has already replaced it.
-            if session_before is None or session_before is self.current:
+        except InfraError as error:
+            # None: the work opened the session itself. Another than `current`: other work has already replaced it. If
+            # the sandbox is down, a new session would restore the policy for nothing.
+            if session_before in (None, self.current) and not isinstance(error, SandboxDownError):
                 self._release()
             raise
         finally:
@@ -288,8 +283,7 @@ class Session:
                 # A cancelled SDK call may hang on a server that is gone: do not wait for it longer than this.
                 task.cancel()
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
-            # Only the sessions that no other work uses: closing ends a session's models and samplers. Work that began
-            # after a release uses the next session, and with sampling ahead there may always be some.
+            # Only sessions that no other work uses. With sampling ahead there may always be some, on the next session.
             self._under_way.discard(task)
             for _, works in self._released:
                 works.discard(task)
@@ -298,19 +292,19 @@ class Session:
     async def service(self) -> tinker.ServiceClient:
         """The open session with the Tinker service; ConfigError if the model was retired since the last one."""
         async with self._opening:
-            if self.current is None:
-                if self._reopens and self._model_name is not None:
-                    # A retired model looks like an evicted one, a 404, which would be restored again and again.
-                    try:
-                        await clients.context_length(
-                            self._services.tinker_url, self._services.tinker_api_key, self._model_name
-                        )
-                    except ConfigError as error:
-                        if clients.is_about_the_account(error):
-                            raise
-                        retired = f"{self._model_name} was retired while the run was at work"
-                        raise ConfigError(f"{retired}: {error}") from error
-                self.current = await clients.connect(self._services.tinker_url, self._services.tinker_api_key)
+            if self.current is not None:
+                return self.current
+            url_and_key = self._services.tinker_url, self._services.tinker_api_key
+            if self._reopens and self._model_name is not None:
+                # A retired model looks like an evicted one, a 404, which would be restored again and again.
+                try:
+                    await clients.context_length(*url_and_key, self._model_name)
+                except ConfigError as error:
+                    if clients.is_about_the_account(error):
+                        raise
+                    retired = f"{self._model_name} was retired while the run was at work"
+                    raise ConfigError(f"{retired}: {error}") from error
+            self.current = await clients.connect(*url_and_key)
             return self.current
 
     def engine(
@@ -361,22 +355,13 @@ class Session:
                 logger.warning("the Tinker session could not be closed: %s", error or "no answer")
 
 
-class HasSession(Protocol):
-    @property
-    def session(self) -> Session: ...
-
-
-WorkerT = TypeVar("WorkerT", bound=HasSession)
-
-
-def supervised(
-    work: Callable[Concatenate[WorkerT, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[WorkerT, P], Coroutine[Any, Any, T]]:
+def supervised(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """`work` supervised by the session of its first argument (see `Session.supervise`)."""
 
     @wraps(work)
-    async def under_supervision(worker: WorkerT, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await worker.session.supervise(work(worker, *args, **kwargs))
+    async def under_supervision(*args: P.args, **kwargs: P.kwargs) -> T:
+        worker: Any = args[0]
+        return await worker.session.supervise(work(*args, **kwargs))
 
     return under_supervision
 
@@ -418,8 +403,8 @@ async def open_session(settings: FlowSettings, used: Services, budget: Budget | 
         renderer, context = renderer_task.result(), context_task.result()
         if context is None:
             logger.warning("Tinker names no context length for %s: %d is assumed", model, ASSUMED_CONTEXT)
-        # Trials are right programs that depend on the sandbox's Python (deep recursion, large thread stacks, numpy). If
-        # a sandbox misjudges one, that is only a warning: the data may have no such programs.
+        # Trials are right programs that depend on the sandbox's Python (deep recursion, numpy). A misjudged one is only
+        # a warning: the data may have no such programs.
         for trial in trials_task.result():
             logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
         judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)

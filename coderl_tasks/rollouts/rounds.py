@@ -2,10 +2,9 @@
 
 1. A problem is sampled in rounds; the next one is asked for as soon as the last is graded, whatever the others do.
 2. A round is recorded when it arrives and again when it is graded, so a restart samples nothing twice and grades only
-   what is not graded yet. Infra errors count as not graded, and nothing is sampled on their account: such a problem
-   waits, is graded once more when all others are through, and then by the next call.
-3. Greedy or not, a completion depends on seed, round, problem and its place in the round only: not on the order, on
-   what else is sampled, or on when the plan stops.
+   what is not graded yet. Of what the sandbox failed to grade nothing further is sampled: it is graded once more when
+   all others are through, and then by the next call.
+3. A completion depends on seed, round, problem and its place in the round only.
 """
 
 import logging
@@ -21,7 +20,7 @@ import tinker
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.scoring import Verdict
-from coderl_tasks.journal.atomic import DamagedFileError, read_json, write_json
+from coderl_tasks.journal.atomic import try_read_json, write_json
 from coderl_tasks.journal.ledger import add_lost, files_tokens
 from coderl_tasks.journal.steps import FINGERPRINT_FILE, TIME_LIMIT_KEY, GroupFiles, same_samples
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
@@ -90,15 +89,14 @@ async def sample_in_rounds(
     recorded: pl.DataFrame | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Samples and grades the completions that `plan` wants of each problem: ROLLOUT_SCHEMA in problem and sample order.
-    A problem is sampled in rounds, each one request for a few completions, until the plan's stopping rule is satisfied.
+    """Samples and grades the completions that `plan` wants of each problem: ROLLOUT_SCHEMA in problem and sample order;
+    group_index is the problem's place in `problems`, attempt the round.
 
-    group_index is the problem's place in `problems`, attempt the round. `groups` is a folder for the rounds of a call
-    that is not finished, with a fingerprint of all that decides the samples, from the problems to the seed. Rounds that
-    an earlier call recorded there are used if the fingerprint is the same, graded again if only the time limit is
-    another, else deleted. `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint returned, even if
-    its stopping rule was another. Raises InfraError when sampling fails, and as `require_graded` if too many could not
-    be graded; what arrived stays recorded."""
+    `groups` is a folder for the rounds of a call that is not finished, with a fingerprint of all that decides the
+    samples. Rounds that an earlier call recorded there are used if the fingerprint is the same, graded again if only
+    the time limit is another, else deleted. `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint
+    returned, even if its stopping rule was another. Raises InfraError when sampling fails, and as `require_graded` if
+    too many could not be graded; what arrived stays recorded."""
     wanted = {problem.problem_id for problem in problems} if plan.sampled is None else plan.sampled
     unfinished = [index for index, problem in enumerate(problems) if problem.problem_id in wanted]
     rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress, total=len(unfinished), recorded=recorded)
@@ -157,24 +155,20 @@ class _Rounds:
 
     async def _graded(self, index: int, number: int) -> pl.DataFrame:
         """A round as it is recorded, or sampled now, or graded now: only what is missing is done."""
+        problem, settings, record = self.problems[index], self.engine.settings, partial(self._arrived, index, number)
         frame = self.frames.get((index, number))
         if frame is None:
-            frame = await self._sampled(index, number)
+            seed = seed_for(settings.seed, settings.purpose, number, problem.problem_id)
+            size, first = self.sizes[number], sum(self.sizes[:number])
+            request = self.engine.request(problem, index, size, seed=seed, attempt=number, first_sample=first)
+            frame = await self.engine.sample(self.sampler, problem, request, record)
         elif is_unfinished(self.engine, frame):
-            problem, record = self.problems[index], partial(self._arrived, index, number)
-            sampled, temperature = frame.select(SAMPLED_SCHEMA.keys()), self.engine.settings.temperature
-            frame = await further_turns(self.engine, self.sampler, problem, sampled, temperature, record)
-        if "verdict" not in frame.columns or Verdict.INFRA_ERROR.value in frame["verdict"]:
             sampled = frame.select(SAMPLED_SCHEMA.keys())
-            frame = self._record(index, number, await self.engine.grade(self.problems[index], sampled))
+            frame = await further_turns(self.engine, self.sampler, problem, sampled, settings.temperature, record)
+        if "verdict" not in frame.columns or Verdict.INFRA_ERROR.value in frame["verdict"]:
+            graded = await self.engine.grade(problem, frame.select(SAMPLED_SCHEMA.keys()))
+            frame = self._record(index, number, graded)
         return frame
-
-    async def _sampled(self, index: int, number: int) -> pl.DataFrame:
-        problem, settings, size = self.problems[index], self.engine.settings, self.sizes[number]
-        seed = seed_for(settings.seed, settings.purpose, number, problem.problem_id)
-        first = sum(self.sizes[:number])
-        request = self.engine.request(problem, index, size, seed=seed, attempt=number, first_sample=first)
-        return await self.engine.sample(self.sampler, problem, request, partial(self._arrived, index, number))
 
     def _arrived(self, index: int, number: int, frame: pl.DataFrame) -> None:
         # Without log-probabilities a completion can be graded; one that never came would count as a wrong answer.
@@ -264,7 +258,4 @@ def ungraded(rollouts: pl.DataFrame) -> pl.DataFrame:
 
 def read_fingerprint(folder: Path) -> dict[str, Any] | None:
     """The fingerprint recorded in `folder`, None if there is none that can be read."""
-    try:
-        return read_json(folder / FINGERPRINT_FILE)
-    except (FileNotFoundError, DamagedFileError):
-        return None
+    return try_read_json(folder / FINGERPRINT_FILE)

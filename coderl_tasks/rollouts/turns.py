@@ -1,10 +1,9 @@
 """Completions in several turns: an answer, the environment's reply (feedback, or a call's result), the next answer.
 
-1. A group's completions are in step: all that go on are replied to, then all of them answer again. Equal programs are
-   run once.
-2. An answer is recorded before the environment is asked about it, and a reply before the policy is asked on: what a
-   program prints may depend on when it runs, so a killed run does not make a reply twice. The answers of a turn are
-   recorded together, once all have come: to rewrite the group's file after each took minutes per step.
+1. A group's completions are in step: all that go on are replied to, then all answer again. Equal programs run once.
+2. An answer is recorded before the environment is asked about it, and a reply before the policy is asked on: a killed
+   run does not make a reply twice. The answers of a turn are recorded together: to rewrite the group's file after each
+   took minutes per step.
 3. An answer's seed depends on the run, the group, the completion and the turn alone.
 4. An outage, or a checker that fails, is no reply. The completion ends there and is left out of its group, unless a
    retry of the phase finds the sandbox up again, or the checker mended.
@@ -13,6 +12,8 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -102,18 +103,16 @@ async def further_turns(
     temperature: float,
     record: Record | None = None,
 ) -> pl.DataFrame:
-    """Takes the completions of a group through all their turns: the environment replies to the model's answers, then
-    the model answers again, until no completion goes on. `group` is what is recorded of it so far; `record` is called
-    with the whole group after the replies and after the answers of each turn. Raises as `sample_group` does."""
+    """Takes the completions of a group through all their turns, until none goes on. `group` is what is recorded of it
+    so far; `record` is called with the whole group after the replies and after the answers of each turn. Raises as
+    `sample_group` does."""
     rows = group.to_dicts()
 
     def record_group() -> None:
         if record is not None:
             record(pl.DataFrame(rows, schema=SAMPLED_SCHEMA))
 
-    async def answer(row: Row) -> None:
-        await _add_answer(engine, sampler, row, temperature)
-
+    answer = partial(_add_answer, engine, sampler, temperature)
     retry_faults = True  # only the first time: what meets a fault now stays without a reply
     while True:
         if to_reply := [row for row in rows if _awaits_reply(engine, row, retry_faults=retry_faults)]:
@@ -168,7 +167,11 @@ def _add_turn(engine: "RolloutEngine", problem: Problem, row: Row, reply_text: s
     """Adds the turn that a reply begins, with its prompt and without an answer, unless no tokens are left for one."""
     environment = engine.environment
     last_prompt, last_answer = _prompt_and_answer_of_last_turn(row)
-    conversation = [*environment.messages(problem), *_history(row, environment.turns.role)]
+    conversation = list(environment.messages(problem))
+    for number, turn in enumerate(row["turns"]):
+        if number:
+            conversation.append({"role": environment.turns.role, "content": turn["environment_text"]})
+        conversation.append({"role": "assistant", "content": turn["text"]})
     reply: Message = {"role": environment.turns.role, "content": reply_text}
     prompt, continues = engine.renderer.continued_prompt(
         last_prompt, last_answer, conversation, reply, environment.turns.tools
@@ -176,30 +179,26 @@ def _add_turn(engine: "RolloutEngine", problem: Problem, row: Row, reply_text: s
     # If the chat format writes past turns otherwise than they were sampled (without their thinking, say), the prompt
     # shares only its beginning with the tokens so far, and the turn is trained on as a sequence of its own.
     so_far = [*last_prompt, *last_answer]
-    kept = len(so_far) if continues else _common_prefix_length(so_far, prompt)
+    shared = takewhile(lambda pair: pair[0] == pair[1], zip(so_far, prompt, strict=False))
+    kept = len(so_far) if continues else len(list(shared))
     turn = _unsampled_turn(reply_text, prompt[kept:], kept, is_split=not continues)
     if _most_tokens(engine, row, turn, len(prompt)) > 0:
         row["turns"].append(turn)
 
 
-async def _add_answer(engine: "RolloutEngine", sampler: tinker.SamplingClient, row: Row, temperature: float) -> None:
+async def _add_answer(engine: "RolloutEngine", sampler: tinker.SamplingClient, temperature: float, row: Row) -> None:
     """Samples the answer to the prompt of the last turn of `row`, and writes it into that turn and into `row`."""
     settings, turn, turn_number = engine.settings, row["turns"][-1], len(row["turns"]) - 1
     prompt, _ = _prompt_and_answer_of_last_turn(row)
     group_key = [row[name] for name in ("step", "attempt", "group_index", "problem_id")]
     request = sampling.GroupRequest(
-        group_index=row["group_index"],
-        problem_id=row["problem_id"],
-        split=row["split"],
+        **{name: row[name] for name in ("group_index", "problem_id", "split", "step", "attempt", "sampler_step")},
         prompt_tokens=prompt,
         num_samples=1,
         max_tokens=_most_tokens(engine, row, turn, len(prompt)),
         # Always with a seed: some services repeat a seeded request's sample, but this one asks for one.
         seed=seed_for(settings.seed, settings.purpose, *group_key, "turn", turn_number, row["sample_index"]),
         temperature=temperature,
-        step=row["step"],
-        attempt=row["attempt"],
-        sampler_step=row["sampler_step"],
         first_sample=row["sample_index"],
     )
     before = pl.DataFrame([row], schema=SAMPLED_SCHEMA)
@@ -232,16 +231,6 @@ def _prompt_and_answer_of_last_turn(row: Row) -> tuple[list[int], list[int]]:
     return prompt, answer
 
 
-def _history(row: Row, role: str) -> list[Message]:
-    """What was said after the first prompt, the environment's part in this role."""
-    messages: list[Message] = []
-    for number, turn in enumerate(row["turns"]):
-        if number:
-            messages.append({"role": role, "content": turn["environment_text"]})
-        messages.append({"role": "assistant", "content": turn["text"]})
-    return messages
-
-
 def _most_tokens(engine: "RolloutEngine", row: Row, turn: Row, prompt: int) -> int:
     """How many tokens the answer of `turn` may have, behind a prompt of `prompt` tokens."""
     most = sampling.completion_budget(prompt, engine.settings.max_tokens, engine.settings.context)
@@ -251,8 +240,3 @@ def _most_tokens(engine: "RolloutEngine", row: Row, turn: Row, prompt: int) -> i
     turns = row["turns"] if row["turns"][-1] is turn else [*row["turns"], turn]
     spent = len(row["completion_tokens"]) + sum(len(each["environment_tokens"]) for each in turns)
     return min(most, trajectory - spent)
-
-
-def _common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -1,8 +1,4 @@
-"""What people see of a flow run: lines and bars on the console, and its name, artifacts and state in the Prefect UI.
-
-The work does not wait for what is published in Prefect. Only when a service stays away after all retries does a
-deployment's run wait there to be resumed (`suspended_in_outages`).
-"""
+"""What people see of a flow run: lines and bars on the console, and its name, artifacts and state in the Prefect UI."""
 
 import asyncio
 import logging
@@ -26,19 +22,8 @@ from prefect.exceptions import Abort
 from prefect.flow_runs import asuspend_flow_run
 from prefect.logging.handlers import APILogHandler
 from prefect.runtime import flow_run
+from rich import progress as bars
 from rich.console import Console, RenderableType
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.text import Text
 
 from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError, InfraError
@@ -55,8 +40,7 @@ from coderl_tasks.settings import FlowSettings, PipelineSettings
 from coderl_tasks.settings.setting import words_of
 
 logger = logging.getLogger(__name__)
-_warnings = APILogHandler(logging.WARNING)
-"""Warnings of the tasks in the flow run's log, which the UI shows."""
+_warnings = APILogHandler(logging.WARNING)  # warnings of the tasks in the flow run's log, which the UI shows
 # Not what a run keeps in its logs.log. A thread that watches a server works for no flow run, and has no log.
 _warnings.addFilter(
     lambda record: record.name != "coderl_tasks" and (FlowRunContext.get() or TaskRunContext.get()) is not None
@@ -64,61 +48,37 @@ _warnings.addFilter(
 _package = logging.getLogger("coderl_tasks")
 RECENT = 0.2  # of the time per step: how much the last one counts
 LOOK_EVERY_S = 1.0
-LINE_EVERY_S = 30.0
-"""Seconds between lines that say how far something is, where there is no terminal to draw a bar on."""
-ANSWER_S, AWAY_S = 15.0, 5.0
-"""How long an answer of the Prefect server may take, and the pause before the next request if none comes."""
+LINE_EVERY_S = 30.0  # between lines that say how far something is, where there is no terminal to draw a bar on
+ANSWER_S, AWAY_S = 15.0, 5.0  # how long an answer of the Prefect server may take; the pause if none comes
 LONGEST_OUTAGE_S = 3600.0
-LAST_S = 10.0
-"""How long a flow run that ends waits for what it has published to arrive."""
+LAST_S = 10.0  # how long a flow run that ends waits for what it has published to arrive
 BUSY_POLL_S = 10.0
 Request = Callable[[], Coroutine[Any, Any, object]]
 Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
 
 
-class _Counted(ProgressColumn):
+class _Counted(bars.ProgressColumn):
     """A column that is empty while a task has no end to count towards: its bar then only moves."""
 
-    def __init__(self, column: ProgressColumn) -> None:
+    def __init__(self, column: bars.ProgressColumn) -> None:
         super().__init__()
         self._column = column
 
-    def render(self, task: Task) -> RenderableType:
+    def render(self, task: bars.Task) -> RenderableType:
         return self._column.render(task) if task.total is not None else Text()
 
 
 @dataclass
 class _Steps:
-    """The training loop's bar, and how far it is: `total` steps in all (None: no end known), `done` of them so far."""
+    """The training loop's bar, and how far it is."""
 
-    bar: Progress
-    task: TaskID
-    total: int | None
+    bar: bars.Progress
+    task: bars.TaskID
+    total: int | None  # steps in all; None: no end known
     done: int
     last: float  # seconds, when the last step ended
     pace: float | None = None  # the recent seconds per step, exponentially weighted; None before the first one
-
-
-@dataclass
-class _ProgressLine:
-    """The line that says how far a block is, with the time left, which is estimated by the pace so far."""
-
-    label: str
-    begun: float  # seconds, as `monotonic` counts
-    # The pace is measured from when the total became known. What was done by then (`done_before`) does not count.
-    pace_since: float | None = None
-    done_before: int = 0
-
-    def text(self, done: int, total: int) -> str:
-        """The line at this moment; `total` is 0 while it is not known."""
-        now, text = monotonic(), f"{self.label}: {done}/{total}" if total else self.label
-        if self.pace_since is None and total:
-            self.pace_since, self.done_before = now, done
-        if self.pace_since is not None and done > self.done_before:
-            left = (total - done) * (now - self.pace_since) / (done - self.done_before)
-            return f"{text}, about {duration(left)} left" if left >= 60 else text
-        return f"{text}, after {duration(now - self.begun)}" if now - self.begun >= LINE_EVERY_S else text
 
 
 class Display:
@@ -139,15 +99,19 @@ class Display:
         _package.log(logging.INFO if warned == text else logging.WARNING, "%s", warned)
 
     def notices(self, notices: Iterable[Notice]) -> None:
-        """Shows what is off in a run, which its logger has logged."""
         for notice in notices:
-            self._show(notice.line)
+            self._show(notice.line)  # the run's logger has logged it
 
     def _show(self, text: str) -> None:
         if self._log is None:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             self._log.info("%s", text)
+
+    def _drawn(self, *columns: bars.ProgressColumn, width: int | None = 40) -> bars.Progress:
+        """A bar that is only of the moment: what stays on the screen are lines."""
+        name, bar = bars.TextColumn("{task.description}"), bars.BarColumn(bar_width=width)
+        return bars.Progress(name, bar, *columns, console=self._console, transient=True)
 
     @asynccontextmanager
     async def bar(self, text: str, count: Callable[[], tuple[int, int]] | None = None) -> AsyncIterator[OnProgress]:
@@ -163,33 +127,41 @@ class Display:
         with ExitStack() as drawing:
             move_own_bar: Callable[..., None] | None = None
             if self._steps is None and self._console.is_terminal:
-                columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-                own_bar = drawing.enter_context(Progress(*columns, console=self._console, transient=True))
+                own_bar = drawing.enter_context(self._drawn(bars.MofNCompleteColumn(), bars.TimeRemainingColumn()))
                 move_own_bar = partial(own_bar.update, own_bar.add_task(text, total=None))
             elif self._steps is None:  # no terminal, and no phase of a step: of these only long ones get lines
                 self.say(text)
-            line = _ProgressLine(text, begun=monotonic())
-            showing = asyncio.create_task(self._show_progress(line, count or (lambda: reported), move_own_bar))
+            showing = asyncio.create_task(self._show_progress(text, count or (lambda: reported), move_own_bar))
             try:
                 yield report
             finally:
                 showing.cancel()
 
     async def _show_progress(
-        self, line: _ProgressLine, count: Callable[[], tuple[int, int]], move_own_bar: Callable[..., None] | None
+        self, label: str, count: Callable[[], tuple[int, int]], move_own_bar: Callable[..., None] | None
     ) -> None:
         """Shows (done, total), which `count` returns, every LOOK_EVERY_S until it is cancelled, as `bar` says."""
-        last_line_at = line.begun
+        begun = last_line_at = monotonic()
+        # The pace is measured from when the total became known. What was done by then (`done_before`) does not count.
+        pace_since: float | None = None
+        done_before = 0
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            done, total = count()
-            text = line.text(done, total)
+            (done, total), now = count(), monotonic()
+            text = f"{label}: {done}/{total}" if total else label
+            if pace_since is None and total:
+                pace_since, done_before = now, done
+            if pace_since is not None and done > done_before:
+                left_s = (total - done) * (now - pace_since) / (done - done_before)
+                text += f", about {duration(left_s)} left" if left_s >= 60 else ""
+            elif now - begun >= LINE_EVERY_S:
+                text += f", after {duration(now - begun)}"
             if move_own_bar is not None:
                 move_own_bar(completed=done, total=total or None)  # None: the bar only moves
             elif self._console.is_terminal:
                 self.label_steps_bar(text)
-            elif monotonic() - last_line_at >= LINE_EVERY_S:
-                last_line_at = monotonic()
+            elif now - last_line_at >= LINE_EVERY_S:
+                last_line_at = now
                 self.say(text)
 
     @contextmanager
@@ -199,9 +171,8 @@ class Display:
         if not self._console.is_terminal:
             yield lambda read: None
             return
-        counts = (_Counted(DownloadColumn()), _Counted(TransferSpeedColumn()), _Counted(TimeRemainingColumn()))
-        columns = (TextColumn("{task.description}"), BarColumn(), *counts)
-        with Progress(*columns, console=self._console, transient=True) as progress:
+        columns = (bars.DownloadColumn(), bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
+        with self._drawn(*map(_Counted, columns)) as progress:
             task = progress.add_task("hashing", total=None)
 
             def show(read: RowsProgress) -> None:
@@ -215,10 +186,7 @@ class Display:
         """Shows training steps while the block runs; `done` of them were done before. The time left is by the recent
         time per step, as the loop sees it, so evaluations and checkpoints count in."""
         total = None if last_step is None else last_step + 1
-        name, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
-        # A bar is only of the moment: what stays on the screen are the lines of the steps.
-        columns = (name, BarColumn(bar_width=None), MofNCompleteColumn(), left)
-        bar = Progress(*columns, console=self._console, transient=True)
+        bar = self._drawn(bars.MofNCompleteColumn(), bars.TextColumn("{task.fields[left]}"), width=None)
         task = bar.add_task("training", total=total, completed=done, left="")
         self._steps = _Steps(bar, task, total, done, monotonic())
         with bar if self._console.is_terminal else nullcontext():
@@ -227,7 +195,6 @@ class Display:
         self._steps = None
 
     def label_steps_bar(self, text: str) -> None:
-        """Names what is going on in the step (sampling, scoring, ...)."""
         if self._steps is not None:
             self._steps.bar.update(self._steps.task, description=text)
 
@@ -269,18 +236,14 @@ def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned:
 
 
 _is_subflow: ContextVar[bool] = ContextVar("is_subflow", default=False)
-
-
-def is_subflow() -> bool:
-    """Whether another flow, such as a pipeline, has called the flow that runs, and goes on from its result."""
-    return _is_subflow.get()
+is_subflow = _is_subflow.get  # whether another flow, such as a pipeline, has called the flow that runs
 
 
 @contextmanager
 def saying_what_next(display: Display, command: str, stopped: Callable[[], str] = lambda: "stopped") -> Iterator[None]:
-    """If the block raises, tells the user where it `stopped`, and how to continue: with `command`, the shell command
-    that starts the flow, or first by raising a cap or fixing the error, which would recur. Of nested blocks (a pipeline
-    and its parts) only the outermost says so, as its command continues all."""
+    """If the block raises, tells the user where it `stopped`, and how to continue: with `command`, or first by raising
+    a cap or fixing the error, which would recur. Of nested blocks (a pipeline and its parts) only the outermost does.
+    """
     is_inner = is_subflow()
     token = _is_subflow.set(True)  # of the flows that the block calls
     try:
@@ -291,7 +254,7 @@ def saying_what_next(display: Display, command: str, stopped: Callable[[], str] 
             words = shlex.split(command)  # coderl FLOW KEY=VALUE ...
             # A pipeline's settings have their flow's name before them (train.max_usd).
             setting = f"{error.flow}.{error.setting}" if words[1] == "pipeline" else error.setting
-            others = [word for word in words if word.partition("=")[0] != setting]  # without the cap that was reached
+            others = [word for word in words if word.partition("=")[0] != setting]
             higher = shlex.join([*others, f"{setting}={2 * error.cap:.10g}"])  # twice the cap, as an example
             advice = f"to continue, raise {setting}, for example: {higher}"
         elif isinstance(error, ConfigError | DataError):
@@ -307,7 +270,7 @@ def saying_what_next(display: Display, command: str, stopped: Callable[[], str] 
 async def interruptible() -> AsyncIterator[None]:
     """Lets Ctrl-C end a block that awaits nothing: asyncio's handler only cancels, which takes effect at an await."""
     handler = signal.getsignal(signal.SIGINT)
-    # Only the main thread can set handlers, and a process that ignores Ctrl-C goes on to ignore it.
+    # Only the main thread can set handlers. A process that ignores Ctrl-C keeps ignoring it.
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
@@ -348,8 +311,7 @@ class _Outbox:
         self._waiting.clear()
 
     async def _send(self) -> None:
-        """Sends what waits, the oldest first, until nothing does. Retries while the server does not answer. `_waiting`
-        has one request per kind of thing; a newer one replaces it, also while it is being sent."""
+        """Sends what waits, the oldest first, until nothing does. Retries while the server does not answer."""
         is_away = False  # whether the server did not answer the last request: warn once, not at each try
         while self._waiting:
             what, (request, context) = next(iter(self._waiting.items()))
@@ -377,13 +339,11 @@ _outbox = _Outbox()
 def name_flow_run(name: str, *, root: bool = False) -> None:
     """Give this flow run, and with `root` the one that it is a part of, the name of its directory in the Prefect UI."""
 
-    def ids() -> set[str]:
-        return {run for run in (flow_run.id, flow_run.root_flow_run_id if root else None) if run is not None}
-
     async def rename() -> None:
-        runs = await asyncio.to_thread(ids)  # Prefect asks the server for the root, and would block the event loop
+        # In a thread: Prefect asks the server for the root, and would block the event loop.
+        ids = await asyncio.to_thread(lambda: {flow_run.id, flow_run.root_flow_run_id if root else None})
         async with get_client() as client:
-            for run in runs:
+            for run in ids - {None}:
                 await client.update_flow_run(UUID(run), name=name)
 
     _outbox.put(f"the name {name}", rename)
@@ -407,12 +367,12 @@ def exclusive_flow(
     work: Callable[Arguments, Awaitable[Answer]], *, first_start_waits: bool = False
 ) -> Callable[Arguments, Coroutine[Any, Any, Answer]]:
     """Decorates `work`, the body of a Prefect flow. The flow ends when what it has published has reached the Prefect
-    server, or LAST_S later. If another process holds the directory that `work` locks, the flow waits for it where
-    `_may_wait` says so. Any other flow raises DirectoryBusyError."""
+    server, or LAST_S later. If another process holds the directory that `work` locks, a deployment's run that Prefect
+    has started again waits for it, as its earlier worker may only have been out of reach, and be at work; with
+    `first_start_waits` its first start too. Any other flow raises DirectoryBusyError."""
 
     @wraps(work)
     async def flow_of(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
-        """Runs `work`, again and again while its directory is busy and the flow run may wait."""
         shown_reason = ""  # each reason to wait is shown once
         while True:
             try:
@@ -425,7 +385,9 @@ def exclusive_flow(
                 # The other process works on this same flow run: it must not fail. Prefect sets no state after Abort.
                 raise Abort(str(error)) from error
             except DirectoryBusyError as error:  # another process held the directory before this one started
-                if not _may_wait(first_start_waits):
+                context = FlowRunContext.get()
+                is_restarted = context is not None and context.flow_run is not None and context.flow_run.run_count > 1
+                if not ((is_restarted or first_start_waits) and is_deployed()):
                     raise
                 if str(error) != shown_reason:
                     Display().say(f"waiting: {error}")
@@ -435,14 +397,6 @@ def exclusive_flow(
                 await _outbox.wait_until_sent(LAST_S)
 
     return flow_of
-
-
-def _may_wait(first_start_waits: bool) -> bool:
-    """Whether this flow run may wait for a busy directory: a deployment's run that Prefect has started again may, as
-    its earlier worker may only have been out of reach, and be at work; with `first_start_waits` its first start too."""
-    context = FlowRunContext.get()
-    is_restarted = context is not None and context.flow_run is not None and context.flow_run.run_count > 1
-    return (is_restarted or first_start_waits) and is_deployed()
 
 
 async def _wait_until_prefect_can_note_the_end() -> None:

@@ -5,9 +5,8 @@
         grpo.train_grpo_step(grpo.fresh_subset(8))
     grpo.finish()
 
-The run directory is that of `coderl train`: `coderl report`, `coderl query` and `coderl evaluate` take it. `init_grpo`
-with the log_path of a run goes on with it. The problems of a step are recorded before the first of them is sampled, so
-that what a crash or an interrupt left of it is used.
+`coderl report`, `coderl query` and `coderl evaluate` take the run directory; `init_grpo` with its log_path goes on with
+the run. The problems of a step are recorded before the first of them is sampled, so that what a crash left is used.
 """
 
 import asyncio
@@ -75,13 +74,12 @@ def init_grpo(
     if problems is not None:
         if "pool" in given:
             raise ConfigError("problems and pool both say what to train on: give one")
-        row_reader = environment_of(parse_settings(TrainSettings, given)).rows  # makes a problem of a raw row
-        given["pool"] = _write_pool_file(problems, row_reader)
+        given["pool"] = _write_pool_file(problems, environment_of(parse_settings(TrainSettings, given)).rows)
     parsed = parse_settings(TrainSettings, given)
     is_resumed = parsed.log_path is not None and recorded_config(run_path(parsed.log_path)) is not None
-    # every=-1: no evaluations, unless the caller has asked for them. A run that goes on keeps its own setting.
-    given_or_resumed = "eval.every" in parsed.given or is_resumed
-    return GrpoSession(parsed if given_or_resumed else parsed.with_changes(**NO_EVALUATIONS), say)
+    # No evaluations unless the caller has asked for them. A run that goes on keeps its own setting.
+    keep = "eval.every" in parsed.given or is_resumed
+    return GrpoSession(parsed if keep else parsed.with_changes(**NO_EVALUATIONS), say)
 
 
 def _with_reward_file(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,31 +114,21 @@ def _read_problem(row: Any, reader: RowReader, what: str, number: int = 0) -> Pr
 def _write_pool_file(rows: Iterable[Row], reader: RowReader) -> str:
     """Writes a pool that holds `rows`; its path. The file is named by its content: the same rows are the same pool."""
     if isinstance(rows, str | Path | Mapping):
-        hint = "(a file: coderl curate makes a pool of it for pool=)"
-        raise ConfigError(f"problems is a list of rows, each a dict {hint}")
+        hint = "a file: coderl curate makes a pool of it for pool="
+        raise ConfigError(f"problems is a list of rows, each a dict ({hint})")
     problems = [_read_problem(row, reader, f"problems[{number}]", number) for number, row in enumerate(rows)]
     if not problems:
         raise ConfigError("problems is empty: there is nothing to train on")
     places: dict[str, int] = {}
     for number, problem in enumerate(problems):
         if (first := places.setdefault(problem.problem_id, number)) != number:
-            what = "two of the problems have one problem_id, or are the same"
-            raise ConfigError(f"problems[{first}] and problems[{number}]: {what}")
+            both = f"problems[{first}] and problems[{number}]"
+            raise ConfigError(f"{both}: two of the problems have one problem_id, or are the same")
     content = json.dumps([problem.to_row() for problem in problems], sort_keys=True).encode()
     path = private_folder(coderl_home() / "problems") / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
     if not path.is_file():
         write_parquet(path, problems_frame(problems))
     return str(path)
-
-
-def _refuse_settings_of_whole_runs(settings: TrainSettings) -> None:
-    """Raises ConfigError for settings, a resumed run's too, by which a run decides what a step trains on."""
-    if settings.max_steps_off_policy:
-        raise ConfigError("max_steps_off_policy: here a step's problems are not known before it is called for")
-    if settings.refill > 1:
-        raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
-    if settings.steer == "act":
-        raise ConfigError("steer=act: in a session the caller decides what to change; use steer=advise")
 
 
 @contextmanager
@@ -158,7 +146,7 @@ def _showing_warnings(say: Say) -> Iterator[None]:
 
 
 class GrpoSession(AbstractContextManager["GrpoSession"]):
-    """A run that is trained call by call; a context manager, which closes it. A thread with its own event loop does all
+    """A run that is trained call by call; leaving the context closes it. A thread with its own event loop does all
     work, since a notebook's thread already has one. After Ctrl-C, the next call goes on with what was recorded."""
 
     def __init__(self, settings: TrainSettings, say: Say) -> None:
@@ -175,17 +163,15 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
             raise
 
     async def _work(self, settings: TrainSettings) -> None:
-        """The work of the session's thread. Opens the run and hands it to the waiting constructor through the future
-        `_opened` (or the error instead). Keeps it open until `close` sets `_closing`. All is in one task, because the
-        task that opens services must close them; it is cancelled if the constructor is interrupted."""
+        """The work of the session's thread. Opens the run and hands it, or an error, to the waiting constructor through
+        the future `_opened`. Keeps it open until `close` sets `_closing`. All is in one task, because the task that
+        opens services must close them; it is cancelled if the constructor is interrupted."""
         self._loop, self._closing, opening = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
         assert opening is not None
 
-        def stop_opening(opened: Future[tuple[TrainingRun, RunLogger]]) -> None:
-            if opened.cancelled():
-                self._loop.call_soon_threadsafe(opening.cancel)
-
-        self._opened.add_done_callback(stop_opening)
+        self._opened.add_done_callback(
+            lambda opened: self._loop.call_soon_threadsafe(opening.cancel) if opened.cancelled() else None
+        )
         self._one_call_at_a_time = asyncio.Lock()  # calls of the session's methods, which `_do` runs on this loop
         with _showing_warnings(self._say):
             try:
@@ -195,7 +181,15 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
                         "problems: give the rows to train on, or a pool (coderl curate profile_mode=none makes one of "
                         f"all problems of {pool.dataset})"
                     )
-                _refuse_settings_of_whole_runs(settings)
+                # By these settings, a resumed run's too, a run decides itself what a step trains on.
+                if settings.max_steps_off_policy:
+                    raise ConfigError(
+                        "max_steps_off_policy: here a step's problems are not known before it is called for"
+                    )
+                if settings.refill > 1:
+                    raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
+                if settings.steer == "act":
+                    raise ConfigError("steer=act: in a session the caller decides what to change; use steer=advise")
                 with RunDirectory.open(path, run_config(settings)) as directory:
                     self._say(f"run directory: {directory.path} ({start_note(directory)})")
                     if settings.size_warning:
@@ -212,15 +206,15 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
     async def _keep_open(self, settings: TrainSettings, directory: RunDirectory) -> None:
         """Opens services and the run, prepares it, hands it to the constructor; closes all once `_closing` is set."""
         run_log = run_logger(settings, directory)
+
+        def say_and_log(line: str) -> None:  # what `prepare` finds is to be in the run's logs.log too
+            self._say(line)
+            run_log.log.info("%s", line)
+
         with run_log, services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:
                 self._say(line)
             async with open_run(settings, directory, used) as run:
-
-                def say_and_log(line: str) -> None:  # what `prepare` finds is to be in the run's logs.log too
-                    self._say(line)
-                    run_log.log.info("%s", line)
-
                 await prepare(run, _sample, _score, _probe, say_and_log)
                 for notice in run_log.reminders():
                     self._say(notice.line)
@@ -256,7 +250,7 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
 
     @property
     def problem_ids(self) -> list[str]:
-        """All that steps may be trained on, in the order of `problems`, or of the pool."""
+        """Ids of all that steps may be trained on, in the order of `problems`, or of the pool."""
         return list(self._run.pool)
 
     def fresh_subset(self, count: int) -> list[str]:
@@ -294,9 +288,9 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
     async def _step(
         self, step: int, ids: list[str], *, by_caller: bool, selects_own: bool
     ) -> tuple[dict[str, Any], list[Notice]]:
-        """Trains `step` on the problems `ids`, unless an interrupted start has recorded others for it, which then go
-        on; that is an error if the caller chose `ids` (`by_caller`). With `selects_own` the step selects its problems
-        itself. Returns its metrics, and what the user should be told."""
+        """Trains `step` on the problems `ids`, unless an interrupted start has recorded others for it, which then go on
+        (an error if the caller chose `ids`). With `selects_own` the step selects its problems. Returns metrics and
+        notices."""
         run, journal = self._run, self._run.directory.step(step)
         recorded = journal.read_problems()
         if recorded is None and not selects_own:
@@ -336,12 +330,11 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
         return self._do(_sample_texts(self._run, prompts_tokens, num_samples, temperature, limit))
 
     def save(self) -> dict[str, Any]:
-        """Save a checkpoint of the policy as it is now, which stays: its row of checkpoints.jsonl, with `state_path`
-        (what `init_from` takes) and `sampler_path`."""
-        step = self.next_step - 1
-        if step < 0:
+        """Saves a checkpoint of the policy as it is now, which stays. Returns its row of checkpoints.jsonl, with
+        `state_path` (what `init_from` takes) and `sampler_path`."""
+        if not self.next_step:
             raise ConfigError("no step is trained yet: there is nothing to save")
-        return self._do(self._checkpoint(step))
+        return self._do(self._checkpoint(self.next_step - 1))
 
     async def _checkpoint(self, step: int) -> dict[str, Any]:
         if not self._run.learner.is_saved(step):
@@ -349,17 +342,16 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
         return next(row for row in reversed(read_checkpoints(self._run.directory.path)) if row["step"] == step)
 
     def finish(self) -> str:
-        """Save a checkpoint, write the report and close the session; the run directory."""
+        """Saves a checkpoint, writes the report and closes the session. Returns the run directory."""
         if self.next_step:
             self.save()
-        path = self.path
         self._run.directory.reconcile_metrics()
         self._say(f"report: {write_report(self._run.directory.path)}")
         self.close()
-        return path
+        return self.path
 
     def close(self) -> None:
-        """End the session, and the servers that it started. What was trained is in the run directory."""
+        """Ends the session, and the servers that it started. What was trained is in the run directory."""
         is_open = self._opened.done() and not self._opened.cancelled() and self._opened.exception() is None
         if self._thread.is_alive() and is_open:
             self._loop.call_soon_threadsafe(self._closing.set)
@@ -374,8 +366,8 @@ class GrpoSession(AbstractContextManager["GrpoSession"]):
 async def _sample_texts(
     run: TrainingRun, prompts: list[list[int]], num_samples: int, temperature: float, limit: int
 ) -> list[list[str]]:
-    """Returns the texts of `num_samples` completions of at most `limit` tokens per prompt (token ids), sampled from the
-    newest policy. Raises ConfigError for a prompt that fills the context, BudgetReachedError at a cap of the run."""
+    """The work of `GrpoSession.sample`, with prompts as token ids and at most `limit` tokens per completion. Raises
+    ConfigError for a prompt that fills the context."""
     sampler = await run.learner.sampling_client(run.directory.next_step)
     renderer, environment = run.session.renderer, run.session.environment
     texts: list[list[str]] = []

@@ -4,8 +4,8 @@ Prefect checks the secret (`PREFECT_SERVER_API_AUTH_STRING`) and the CSRF token 
 name and to pages of any origin, which is how DNS rebinding and other pages in the user's browser reach a loopback
 server. Here a request must name this server (Host), and come from no page at all or from one of its own (Origin).
 
-`/coderl-login#SECRET` logs a browser in: the page puts the secret where Prefect's UI keeps it. The secret is in the
-fragment, which a browser does not send, so that no log holds it.
+`/coderl-login#SECRET` logs a browser in: the page puts the secret where Prefect's UI keeps it. A browser does not send
+the fragment, so that no log holds the secret.
 """
 
 import argparse
@@ -51,10 +51,16 @@ class OwnRequestsOnly:
                 await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal})
             else:
                 await PlainTextResponse(f"{refusal}\n", status_code=403)(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"] == LOGIN_PATH:
-            await HTMLResponse(LOGIN_PAGE, headers=LOGIN_HEADERS)(scope, receive, _unframed(send))
         else:
-            await self._app(scope, receive, _unframed(send))
+
+            async def send_unframed(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    message["headers"] = [*message.get("headers", []), (b"x-frame-options", b"DENY")]
+                await send(message)
+
+            is_login = scope["type"] == "http" and scope["path"] == LOGIN_PATH
+            app = HTMLResponse(LOGIN_PAGE, headers=LOGIN_HEADERS) if is_login else self._app
+            await app(scope, receive, send_unframed)
 
     def _refusal(self, headers: Headers) -> str | None:
         names, origins = headers.getlist("host"), headers.getlist("origin")
@@ -66,18 +72,8 @@ class OwnRequestsOnly:
         return None
 
 
-def _unframed(send: Send) -> Send:
-    async def send_with_header(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), (b"x-frame-options", b"DENY")]
-        await send(message)
-
-    return send_with_header
-
-
 def main() -> None:
-    """Serve Prefect's API and UI on 127.0.0.1 and the port that the command line names, behind `OwnRequestsOnly`, which
-    refuses the requests of other web pages. uvicorn's options are as Prefect's settings say."""
+    """Serves Prefect's API and UI on 127.0.0.1, on the port that the command line names, as Prefect's settings say."""
     gc.disable()  # the imports below create nothing that can be freed, and collecting takes a fifth of their time
     import uvicorn
     from prefect.server.api.server import create_app

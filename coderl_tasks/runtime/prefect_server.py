@@ -35,9 +35,7 @@ from coderl_tasks.services.supervisor import EmbeddedServer, answers, free_port,
 DEFAULT_PORT = 4200
 DEFAULT_API_URL = f"http://127.0.0.1:{DEFAULT_PORT}/api"
 ANSWER_S = 20.0
-EVENTS_KEPT = "PREFECT_SERVER_EVENTS_RETENTION_PERIOD"
-"""Events are what the UI's feed shows: some 40 KB per training step, and nothing else reads them."""
-
+EVENTS_KEPT = "PREFECT_SERVER_EVENTS_RETENTION_PERIOD"  # events: some 40 KB per training step, only for the UI's feed
 QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -59,7 +57,6 @@ def wants_embedded() -> bool:
 
 
 def is_up(api_url: str) -> bool:
-    """Whether a Prefect server answers there."""
     return answers(f"{api_url.rstrip('/')}/health", "true")
 
 
@@ -75,15 +72,19 @@ def prefect_server() -> Iterator[str]:
 @contextmanager
 def shared_prefect_server(port: int | None = None) -> Iterator[str]:
     """A Prefect server that others find too: the one there is, else an embedded one, on the port of loopback that the
-    configured address names, or on port 4200 if that is free. With `port` it is an embedded one on that port in any
-    case; `ConfigError` if the port is taken."""
+    configured address names, or on 4200 if free. With `port`, one on that port; ConfigError if it is taken."""
     with ExitStack() as stack:
         with _one_at_a_time():  # found or started: of two at once the second finds the first one's
             if port is not None and free_port(port) != port:
                 raise ConfigError(f"port {port} is taken: name another one")
             found = found_api_url() if port is None else None
-            if found is not None and _is_vacant(found):  # such as the address of an earlier `coderl up`, exported
-                found, port = None, urlsplit(found).port
+            # An embedded server can be started at the address of an earlier `coderl up`, exported: on 127.0.0.1, at a
+            # port where nothing listens. `is_up`: /proc may lack what another container forwards.
+            parts = urlsplit(found or "")
+            is_local = parts.hostname in ("127.0.0.1", "localhost") and parts.port is not None
+            is_http_api = (parts.scheme, parts.path.rstrip("/")) == ("http", "/api")
+            if found is not None and is_local and is_http_api and not listeners(found) and not is_up(found):
+                found, port = None, parts.port
             api_url = found or stack.enter_context(_started(port or free_port(DEFAULT_PORT)))
         stack.enter_context(used(api_url))
         yield api_url
@@ -96,24 +97,13 @@ def found_api_url() -> str | None:
     return configured_api_url() or (DEFAULT_API_URL if _may_join_default() else None)
 
 
-def _is_vacant(api_url: str) -> bool:
-    """Whether an embedded server could be started at this address: on 127.0.0.1, at a port where nothing listens."""
-    parts = urlsplit(api_url)
-    is_ours = parts.hostname in ("127.0.0.1", "localhost") and parts.port is not None
-    if not is_ours or (parts.scheme, parts.path.rstrip("/")) != ("http", "/api"):
-        return False
-    return not listeners(api_url) and not is_up(api_url)  # /proc may lack what another container forwards
-
-
 def notice_of_unusable_server() -> str | None:
     """What listens on port 4200 though it is not joined, in one line; None if nothing does, or nothing looked there."""
-    port = urlsplit(DEFAULT_API_URL).port
-    if wants_embedded() or configured_api_url() is not None or not (users := listeners(DEFAULT_API_URL)):
+    port, users = urlsplit(DEFAULT_API_URL).port, listeners(DEFAULT_API_URL)
+    if wants_embedded() or configured_api_url() is not None or not users or _may_join_default():
         return None
     if users != {os.getuid()}:
         return f"port {port} is another user's, and so not joined: PREFECT_API_URL=ADDRESS names a server to use"
-    if _may_join_default():
-        return None
     return f"what listens on port {port} is no Prefect server that lets this command in, and so not joined"
 
 
@@ -136,8 +126,7 @@ def auth_string(api_url: str) -> str | None:
     return PREFECT_API_AUTH_STRING.value() or None
 
 
-def _home() -> Path:
-    """What the embedded servers of this user keep: the database, their secrets and settings."""
+def _home() -> Path:  # what the embedded servers of this user keep: the database, their secrets and settings
     return coderl_home() / "prefect"
 
 
@@ -148,8 +137,7 @@ def secret_file(port: int | None) -> Path:
 
 @contextmanager
 def faults_explained(api_url: str) -> Iterator[None]:
-    """Raises ConfigError or InfraError, which say what to do, if the block fails because of the Prefect server at
-    `api_url`. Other errors pass unchanged."""
+    """Raises ConfigError or InfraError, with what to do, if the Prefect server at `api_url` makes the block fail."""
     try:
         yield
     except Exception as error:
@@ -216,8 +204,8 @@ def _status(api_url: str, auth: str | None) -> int:
 
 @contextmanager
 def embedded_prefect() -> Iterator[str]:
-    """A `prefect server` on a free port of loopback, its database under `CODERL_HOME`; its API address.
-    Raises InfraError where the database has no room, DataError where it is damaged."""
+    """A `prefect server` on a free port of loopback, its database under `CODERL_HOME`; yields its API address. Raises
+    InfraError where the database has no room, DataError where it is damaged."""
     with ExitStack() as stack:
         with _one_at_a_time():
             api_url = stack.enter_context(_started(free_port()))
@@ -262,17 +250,17 @@ def _secret(port: int) -> Iterator[str]:
 
 @contextmanager
 def _damage_named(database: Path) -> Iterator[None]:
-    """Where the block fails to start a server, and that because its database is damaged, say so, and what to do."""
+    """Raises DataError, which says what to do, if the block cannot start a server because its database is damaged."""
     try:
         yield
     except InfraError as error:
-        if (damage := database_damage(database)) is not None:
-            raise DataError(
-                f"Prefect's database {database} is damaged ({damage}): move it, and what else begins with its name, "
-                "away, and run the same command again for a new one; it holds what the UI shows of earlier flow runs, "
-                "and no run, pool or checkpoint"
-            ) from error
-        raise
+        if (damage := database_damage(database)) is None:
+            raise
+        raise DataError(
+            f"Prefect's database {database} is damaged ({damage}): move it, and what else begins with its name, away, "
+            "and run the same command again for a new one; it holds what the UI shows of earlier flow runs, and no "
+            "run, pool or checkpoint"
+        ) from error
 
 
 def database_damage(database: Path) -> str | None:
@@ -292,8 +280,7 @@ def database_damage(database: Path) -> str | None:
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
     """Servers start one after the other: each brings the shared database up to date first."""
-    home = private_folder(_home())
-    with (home / "starting.lock").open("w") as lock:
+    with (private_folder(_home()) / "starting.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -315,8 +302,7 @@ def used(api_url: str) -> Iterator[None]:
     finally:
         for name, value in before.items():
             os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+            os.environ.update({} if value is None else {name: value})
 
 
 def ui_address(api_url: str) -> str:

@@ -1,12 +1,5 @@
-"""`prefect worker start` without two ways in which Prefect 3.8's worker ends, and its flow runs with it.
-
-1. It holds a slot of its `--limit` for a flow run until its process has ended. If a suspended run is resumed before
-   that, it asks for a second slot for it, is refused with an error, and ends.
-2. It ends after a minute or two in which the Prefect server, or its database, does not answer.
-
-And without what doubles the seconds until a flow begins: unless a command is configured, it starts an interpreter to
-find the flow's code, and another one that runs it, and each imports Prefect anew.
-"""
+"""`prefect worker start` without two ways in which Prefect 3.8 ends its worker, and flow runs with it; and without the
+second interpreter that doubles the seconds until a flow begins."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -28,12 +21,15 @@ _loop = workers.critical_service_loop
 async def _submit_those_that_have_ended(
     worker: ProcessWorker, flow_run_response: "list[WorkerFlowRunResponse]"
 ) -> "list[FlowRun]":
+    """Leaves out runs that still hold a slot of the worker's `--limit`, as their process has not ended. If a suspended
+    run is resumed before that, the worker would ask for a second slot, be refused with an error, and end."""
     holding = () if worker._limiter is None else worker._limiter.statistics().borrowers
     # The others stay scheduled, and come again with the next look.
     return await _submit(worker, [entry for entry in flow_run_response if entry.flow_run.id not in holding])
 
 
 async def _loop_through_outages(workload: Callable[..., Awaitable[Any]], interval: float, **options: Any) -> None:
+    """Prefect's own loop ends after a minute or two in which the server, or its database, does not answer."""
     while True:
         try:
             await _loop(workload, interval, **options)  # type: ignore[arg-type]
@@ -44,7 +40,8 @@ async def _loop_through_outages(workload: Callable[..., Awaitable[Any]], interva
 
 
 class _OneInterpreter(ProcessJobConfiguration):
-    """The process of a flow run: Prefect's engine, which finds the flow's code and runs it."""
+    """The process of a flow run: Prefect's engine, which finds the flow's code and runs it. Prefect itself would start
+    one interpreter to find the code and another to run it, each of which imports Prefect anew."""
 
     def prepare_for_flow_run(self, *arguments: Any, **named: Any) -> None:
         self.command = self.command or command_to_string([sys.executable, "-m", "prefect.engine"])

@@ -10,12 +10,8 @@ what the pass asks; the record is that of all passes. A run that is still at wor
 waited for, and not started a second time. One that was cancelled, crashed or lost is followed by another one, and one
 that no worker takes up is withdrawn: so a curation ends even where it has the only slot itself.
 
-The record lives at the address, so that another machine can go on where one was killed (`recorded_at`):
-
-1. Work is done in a local folder, as always: atomic files, one writer. What an address other than a local path holds is
-   fetched before, and what changes is sent there: when the caller says so, and at the end, even after an error.
-2. Only whole files are sent (atomic writes leave no others), new ones before old ones are deleted. What was not yet
-   sent when a machine died is done again.
+The record lives at the address, so that another machine can go on where one was killed (`recorded_at`). Work is done in
+a local folder, as always: atomic files, one writer. What was not yet sent when a machine died is done again.
 """
 
 import asyncio
@@ -60,16 +56,12 @@ from coderl_tasks.runtime.worker import PAGE, LostRuns, all_pages, in_states
 from coderl_tasks.settings import CurateSettings
 
 logger = logging.getLogger(__name__)
+# The caps, by the name of the state in which a shard's run ends that has spent its part of one (`at_cap`).
 CAPS = {f"{cap} is reached": cap for cap in ("max_tokens_total", "max_usd")}
-"""The caps, by the name of the state in which a shard's run ends that has spent its part of one."""
 MOST_TRIES = 100
 POLL_S = 2.0
 TAKE_UP_S = 60.0
-Shard = tuple[Iterable[Problem], str]
-"""A shard's problems, and as JSON what is asked of them."""
-Stamp = tuple[int, int, int]
-"""When a file was written (ns), its inode and size: what tells whether it has been written again. The file renamed into
-place may have the old one's size, and its time within a clock tick."""
+Shard = tuple[Iterable[Problem], str]  # a shard's problems, and as JSON what is asked of them
 
 
 @dataclass(slots=True)
@@ -91,9 +83,8 @@ class RemoteShards:
 
 async def profile_remotely(remote: RemoteShards, shards: Mapping[int, Shard], folder: Path) -> pl.DataFrame:
     """Profiles all `shards` (by number) of the curation in `folder` by flow runs of a deployment, `shards_in_flight` at
-    a time. Returns one frame (SHARD_SCHEMA) in the order of `shards`. The runs get their problems and leave their
-    results at `settings.record_address(folder)`, which all machines can reach. Raises BudgetReachedError if a shard
-    needs more than is left of a spending cap."""
+    a time, at `settings.record_address(folder)`, which all machines can reach. Returns one frame (SHARD_SCHEMA) in the
+    order of `shards`. Raises BudgetReachedError if a shard needs more than is left of a spending cap."""
     settings, address = remote.settings, remote.settings.record_address(folder)
     slots = asyncio.Semaphore(settings.shards_in_flight)
     remote.budget_divisor = min(settings.shards_in_flight, len(shards))  # each run may spend that part of what is left
@@ -159,14 +150,12 @@ async def share_of_budget(remote: RemoteShards, address: str, divisor: int) -> A
 
 
 @task(name="count-tokens", **PHASE)
-async def tokens_at(address: str) -> Tokens:
-    """What is spent on the shard, or on all shards of the pool, whose record lies at `address`."""
+async def tokens_at(address: str) -> Tokens:  # what is spent on the shard, or on all shards of the pool, recorded there
     return await asyncio.to_thread(profile_tokens, address)
 
 
 async def wait_for_runs(address_prefix: str, display: Display) -> None:
-    """Waits until all flow runs on shards whose address begins with `address_prefix` have ended. Cancels those that
-    have not begun. Goes on waiting while the Prefect server does not answer."""
+    """Waits until all flow runs on shards below this address have ended. Cancels those that have not begun."""
     selected: dict[str, Any] = {
         "flow_filter": FlowFilter(name=FlowFilterName(any_=["profile-shard"])),
         "flow_run_filter": FlowRunFilter(state=in_states([kind for kind in StateType if kind not in TERMINAL_STATES])),
@@ -212,7 +201,7 @@ async def dispatch(
             if profile is None:
                 path = joined(address, job.profile)
                 raise CoderlError(f"shard {number}: its run left no {path}: can the worker write there?")
-            return profile
+            break
         remote.display.say(  # crashed or cancelled
             f"shard {number}: its run is {state.name} ({state.message or 'no reason given'}): another run profiles it"
         )
@@ -222,28 +211,26 @@ async def dispatch(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be done with a shard: the hash of all that says so, and the name of the file with its problems."""
+    """What is to be done with a shard."""
 
-    key: str
-    problems: str
+    key: str  # the hash of all that says so
+    problems: str  # the name of the file with its problems
 
     @property
     def profile(self) -> str:
-        """The name of the result."""
         return profile_file(self.key)
 
 
-def job_file(key: str) -> str:
-    """The name of the file that says what is asked of each problem."""
+def job_file(key: str) -> str:  # which says what is asked of each problem
     return f"job-{key[:12]}.json"
 
 
-def profile_file(key: str) -> str:
+def profile_file(key: str) -> str:  # the result
     return f"profile-{key[:12]}.parquet"
 
 
 def put_job(settings: CurateSettings, problems: Iterable[Problem], asked: str, address: str) -> Job:
-    """Put the shard's problems, and what is `asked` of them, where the worker finds them, if they are not there."""
+    """Puts the shard's problems, and what is `asked` of them, where the worker finds them, if they are not there."""
     buffer = io.BytesIO()
     problems_frame(list(problems)).write_parquet(buffer, compression="zstd")
     problems_sha256 = hashlib.sha256(buffer.getvalue()).hexdigest()
@@ -277,12 +264,10 @@ def read_asked(address: str, key: str) -> str:
 
 
 async def run_shard(remote: RemoteShards, address: str, job: Job, number: int, caps: Mapping[str, float]) -> State[Any]:
-    """Has a flow run of the deployment profile shard `number` within `caps`, and returns the state that the run ends
-    in. `job` says what is to be done; its files are at `address`, where the result is to be.
-
-    If a run of the same job is still at work, waits for that one. A run that no worker takes up within TAKE_UP_S is
-    withdrawn, and this process profiles the shard. Raises ConfigError if there is no such deployment or the Prefect
-    server refuses the run, InfraError if it does not answer."""
+    """Has a flow run of the deployment do `job`, whose files are at `address`, within `caps`. Returns the state that it
+    ends in. If no worker takes it up within TAKE_UP_S it is withdrawn, and this process profiles the shard. Raises
+    ConfigError if there is no such deployment or the Prefect server refuses the run, InfraError if it does not answer.
+    """
     run = await _begin_run(remote.settings.with_changes(**caps), address, job, number)
     unclaimed_since = time.monotonic()
     while (state := await state_of(run)) is None or not state.is_final():  # None: no answer
@@ -291,14 +276,19 @@ async def run_shard(remote: RemoteShards, address: str, job: Job, number: int, c
         elif time.monotonic() - unclaimed_since > TAKE_UP_S and not remote.here_lock.locked():
             async with remote.here_lock:  # this process profiles one shard at a time; the others go on waiting
                 if await is_withdrawn(run):  # not if a worker has taken it up just now
-                    return await _profile_here(remote, address, job, number, caps)
+                    waited = f"no worker has taken it up for {TAKE_UP_S:.0f} s"
+                    remote.display.say(f"shard {number}: {waited}: it is profiled here")
+                    try:
+                        await remote.profile_here(number, address, job.profile, caps)
+                    except BudgetReachedError as error:
+                        return at_cap(error)
+                    return Completed()
             unclaimed_since = time.monotonic()
         await asyncio.sleep(POLL_S)
     return state
 
 
 async def _begin_run(settings: CurateSettings, address: str, job: Job, number: int) -> UUID:
-    """The flow run that does the job: one of an earlier start that is still at work, else a new one."""
     content = settings.model_dump(mode="json", exclude={"name"})  # name: the pool's, not the shard's
     parameters = {
         "problems": [joined(address, job.problems)],
@@ -327,18 +317,6 @@ async def _begin_run(settings: CurateSettings, address: str, job: Job, number: i
         # The task tries this again.
         raise InfraError(f"no answer from the Prefect server: {str(error) or type(error).__name__}") from error
     return cast(UUID, run.id)
-
-
-async def _profile_here(
-    remote: RemoteShards, address: str, job: Job, number: int, caps: Mapping[str, float]
-) -> State[Any]:
-    """Profiles the shard in this process, and returns the state in which a flow run would have ended."""
-    remote.display.say(f"shard {number}: no worker has taken it up for {TAKE_UP_S:.0f} s: it is profiled here")
-    try:
-        await remote.profile_here(number, address, job.profile, caps)
-    except BudgetReachedError as error:
-        return at_cap(error)
-    return Completed()
 
 
 def at_cap(error: BudgetReachedError) -> State[Any]:
@@ -391,11 +369,11 @@ class Mirror:
     def __init__(self, address: str, local: Path) -> None:
         self._address, self._local = address, local
         self._fs, self._root = filesystem(address)
-        self._sent: dict[str, Stamp] = {}
+        self._sent: dict[str, tuple[int, int, int]] = {}  # the stamp of each file, by name
         self._sending = threading.Lock()
 
     def fetch(self) -> None:
-        """Make the local folder hold what is at the address, and nothing else."""
+        """Makes the local folder hold what is at the address, and nothing else."""
         # The address alone is the record. A killed process may have left files here that it never sent.
         shutil.rmtree(self._local, ignore_errors=True)
         make_folder(self._local)
@@ -409,8 +387,8 @@ class Mirror:
         self._sent = self._stamps()
 
     def send(self) -> None:
-        """Send what is new or has changed since the last call, then delete there what is gone here."""
-        # One at a time: cancelling `_send_news` does not end the thread in which it sends, and the last send follows.
+        """Sends what is new or has changed since the last call, whole files only, then deletes what is gone here."""
+        # One at a time: cancelling `send_news` does not end the thread in which it sends, and the last send follows.
         with self._sending, explained(self._address):
             # Before the transfer: a file that is rewritten meanwhile then has another stamp, and is sent again.
             now = self._stamps()
@@ -425,7 +403,7 @@ class Mirror:
                 del self._sent[name]
 
     def _put(self, name: str) -> bool:
-        """Send one file; False if it is gone."""
+        """Sends one file; False if it is gone."""
         source, target = self._local / name, joined(self._root, name)
         make_folder_at(self._fs, target.rpartition("/")[0])
         try:
@@ -437,13 +415,14 @@ class Mirror:
             return False
         return True
 
-    def _stamps(self) -> dict[str, Stamp]:
-        """Of each file, by name; one that vanishes meanwhile is left out."""
+    def _stamps(self) -> dict[str, tuple[int, int, int]]:
+        """When each file was written (ns), its inode and size, by name: what tells whether it has been written again.
+        The file renamed into place may have the old one's size, and its time within a clock tick."""
         stamps = {}
         for path in sorted(self._local.rglob("*")):
             if path.name.startswith(".") or path.name == "run.lock":
                 continue
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # it has vanished meanwhile
                 stat = path.stat()
                 if S_ISREG(stat.st_mode):
                     name = path.relative_to(self._local).as_posix()
@@ -453,10 +432,10 @@ class Mirror:
 
 @asynccontextmanager
 async def recorded_at(address: str) -> AsyncIterator[tuple[Path, Callable[[], None]]]:
-    """Yields a local folder to work in, and a function to call when something was written there. The folder is the one
-    at `address` if that is local; else a copy of it, whose changes are sent to `address` in the background after each
-    such call, and at the end, even after an error. One process at a time may work in the folder (else
-    DirectoryBusyError); across machines the caller must ensure that."""
+    """Yields a local folder to work in, and a function to call when something was written there: the folder at
+    `address` if that is local; else a copy of it, whose changes are sent to `address` in the background and at the end,
+    even after an error. One process at a time may work in it (else DirectoryBusyError); across machines the caller must
+    ensure that."""
     original = local_path(address)
     local = original or coderl_home() / "mirrors" / hashlib.sha256(address.encode()).hexdigest()[:16]
     news = asyncio.Event()
@@ -467,7 +446,16 @@ async def recorded_at(address: str) -> AsyncIterator[tuple[Path, Callable[[], No
             return
         mirror = Mirror(address, local)
         await asyncio.to_thread(mirror.fetch)
-        sending = asyncio.create_task(_send_news(mirror, news))
+
+        async def send_news() -> None:
+            while await news.wait():
+                news.clear()
+                try:
+                    await asyncio.to_thread(mirror.send)
+                except InfraError as error:  # sent with the next news, or at the end, where a failure counts
+                    logger.warning("not yet sent: %s", error)
+
+        sending = asyncio.create_task(send_news())
         try:
             yield local, news.set
         finally:
@@ -475,13 +463,3 @@ async def recorded_at(address: str) -> AsyncIterator[tuple[Path, Callable[[], No
             await asyncio.gather(sending, return_exceptions=True)
             await asyncio.to_thread(mirror.send)
         shutil.rmtree(local)  # only if the block and the last send succeeded: else it holds what was not sent
-
-
-async def _send_news(mirror: Mirror, news: asyncio.Event) -> None:
-    while True:
-        await news.wait()
-        news.clear()
-        try:
-            await asyncio.to_thread(mirror.send)
-        except InfraError as error:  # sent with the next news, or at the end, where a failure counts
-            logger.warning("not yet sent: %s", error)

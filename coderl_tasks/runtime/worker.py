@@ -58,22 +58,17 @@ from coderl_tasks.services.supervisor import MAX_QUICK_DEATHS, QUICK_S, processe
 
 WORK_POOL, JOBS_POOL = "local-pool", "coderl-jobs"
 FIXED_VARIABLES = ("command", "env", "working_dir")
-WORKER_LABEL = "prefect.worker.name"
-"""The label by which Prefect says whose a flow run is."""
+WORKER_LABEL = "prefect.worker.name"  # the label by which Prefect says whose a flow run is
 MISSED_HEARTBEATS, DEFAULT_HEARTBEAT_S = 3, 30.0
-MOST_CRASHES = 20
-"""Crashes of a flow run within a day after which it is not begun again."""
+MOST_CRASHES = 20  # of a flow run within a day; after more it is not begun again
 LONGEST_PAUSE_S = 60.0
 LATELY = timedelta(hours=1)
-SETTLED_S = 15.0
-"""Prefect's worker reports a crash twice, within seconds, and a retry asked for in between is lost."""
+SETTLED_S = 15.0  # Prefect's worker reports a crash twice, within seconds, and a retry asked for in between is lost
 DEPLOY_TRIES = 3
+# Prefect's client tries again for minutes. A check is given up before, and one that comes late trusts no silence.
 ANSWER_S, LATE_S = 60.0, 20.0
-"""Prefect's client tries again for minutes. A check is given up before, and one that comes late trusts no silence."""
 PAGE = 200  # the most that Prefect returns at once
-UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-"""States of a flow run that a worker has taken up, and that has not ended."""
-
+UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # what a worker has taken up
 Item = TypeVar("Item")
 
 
@@ -83,15 +78,15 @@ def runs_at_once() -> int:
 
 
 def deploy_all() -> None:
-    """Create the work pool if it is missing, close it (`closed_template`), and apply prefect.yaml. Nothing else of a
-    pool that exists is changed: it may have been edited. A `CoderlError` carries Prefect's words."""
+    """Creates the work pool if it is missing, closes it (`closed_template`), and applies prefect.yaml. Nothing else of
+    a pool that exists is changed: it may have been edited. Raises CoderlError in Prefect's words."""
     asyncio.run(provide_pool(WORK_POOL, ProcessWorker.type, closed_template))
     _deploy(PROJECT_ROOT / "prefect.yaml")
 
 
 def deploy_jobs(template: Path) -> None:
-    """Provide the Kubernetes work pool JOBS_POOL with this base job template (a JSON file), and apply prefect.yaml to
-    it: each flow run is a Job. Raises ConfigError for a file that is none, CoderlError as `deploy_all`."""
+    """Provides the Kubernetes work pool JOBS_POOL with this base job template (a JSON file), and applies prefect.yaml
+    to it: each flow run is a Job. Raises ConfigError for a file that is none, CoderlError as `deploy_all`."""
     try:
         base_job_template = json.loads(template.read_text())
         base_job_template["job_configuration"]["job_manifest"]
@@ -157,12 +152,11 @@ def closed_template(template: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def run_worker(stop: threading.Event, limit: int) -> int:
-    """Run a worker of the Prefect work pool, with at most `limit` flow runs at once, until `stop` is set. Returns its
-    exit code. A worker that ends by itself is replaced, unless MAX_QUICK_DEATHS in a row end within QUICK_S. When a
-    worker ends, its flow runs end too, and the next worker starts them again."""
+    """Runs a Prefect worker, with at most `limit` flow runs at once, until `stop` is set. Returns its exit code. One
+    that ends by itself is replaced, unless MAX_QUICK_DEATHS in a row end within QUICK_S; its flow runs end with it, and
+    begin again."""
     lost_runs = LostRuns()
-    # A second thread ends the runs of lost workers of all machines. It gets a copy of this context, which has the
-    # address of the Prefect server: a new thread starts without.
+    # This thread ends the runs of lost workers of all machines. Only a copy of this context has the server's address.
     check = partial(copy_context().run, lost_runs.check_pool_until, stop)
     threading.Thread(target=check, name="lost-runs", daemon=True).start()
     quick_deaths = 0
@@ -173,42 +167,32 @@ def run_worker(stop: threading.Event, limit: int) -> int:
             started = time.monotonic()
             lost_runs.own_workers.append(name)  # it is known to live, even if its heartbeats do not arrive
             code = _run_one_worker(name, stop, limit, metrics_environment)
-            # Before the states of its flow runs are set: a live process could set its run's state afterwards.
-            _kill_flow_runs_of(name)
+            # Kill its flow runs before their states are set: a live process could set its run's state afterwards.
+            while pids := processes_with(WORKER_VARIABLE, name):
+                for pid in pids:  # and again until none is left: one may have started another since they were listed
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                time.sleep(0.05)
             if stop.is_set():
                 lost_runs.end_runs_of(name, "was stopped")
                 return code
             quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
             restart = quick_deaths < MAX_QUICK_DEATHS
-            ending = f"ended ({_ending_in_words(code)})"
-            print(f"the worker {ending}{': starting another one' if restart else ''}", flush=True)
-            lost_runs.end_runs_of(name, ending)
+            # The guard's code: 128 + n if signal n killed the worker, -n if it killed the guard itself.
+            number = -code if code < 0 else code - 128
+            how = signal.Signals(number).name if number in set(signal.Signals) else f"exit {code}"
+            print(f"the worker ended ({how}){': starting another one' if restart else ''}", flush=True)
+            lost_runs.end_runs_of(name, f"ended ({how})")
             if not restart:
                 return code or 1  # nobody asked it to end, so 0 is a failure too
 
 
-def _kill_flow_runs_of(worker: str) -> None:
-    """Kills all processes with the worker's name in their environment: those of its flow runs."""
-    while pids := processes_with(WORKER_VARIABLE, worker):
-        for pid in pids:  # and again until none is left: one may have started another since they were listed
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
-
-
-def _ending_in_words(code: int) -> str:
-    """The signal that ended a worker, or its exit code. `code` is that of the guard, the process that runs the worker:
-    128 + n if signal n killed the worker, -n if it killed the guard itself."""
-    signal_number = -code if code < 0 else code - 128
-    return signal.Signals(signal_number).name if signal_number in set(signal.Signals) else f"exit {code}"
-
-
 def _run_one_worker(name: str, stop: threading.Event, limit: int, metrics_environment: dict[str, str]) -> int:
-    """Runs one worker process under this name until it ends, or `stop` is set, which ends it. Returns its exit code.
-    Its flow runs publish metrics by the variables in `metrics_environment`."""
-    worker_command = [sys.executable, "-m", "coderl_tasks.runtime.process_worker", "worker", "start"]
+    """Runs one worker process under this name until it ends, or `stop` is set, which ends it. Returns the exit code of
+    its guard. Its flow runs publish metrics by the variables in `metrics_environment`."""
     # The type is named, as a worker without one asks the server for it, and ends if the server does not answer.
-    worker_command += ["--pool", WORK_POOL, "--type", "process", "--name", name, "--limit", str(limit)]
+    worker_arguments = ["--pool", WORK_POOL, "--type", "process", "--name", name, "--limit", str(limit)]
+    worker_command = [sys.executable, "-m", "coderl_tasks.runtime.process_worker", "worker", "start", *worker_arguments]
     defaults = {
         # Flow runs print their own progress. So the console shows only Prefect's errors; the UI has all its lines.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR",
@@ -240,12 +224,10 @@ class _FirstSeen(dict[object, tuple[object, float]]):
 
 @dataclass
 class LostRuns:
-    """Ends flow runs of the pool that nobody works on any more, and begins them again. `own_workers` are the names of
-    this process's workers in the order of their starts: at most the last one lives, as each was started once the one
-    before it had ended. `ended_workers` says what became of those that have ended."""
+    """Ends flow runs of the pool that nobody works on any more, and begins them again."""
 
-    own_workers: list[str] = field(default_factory=list)
-    ended_workers: dict[str, str] = field(default_factory=dict)
+    own_workers: list[str] = field(default_factory=list)  # names in the order of their starts: only the last may live
+    ended_workers: dict[str, str] = field(default_factory=dict)  # what became of those of this process that have ended
     _last_heartbeats: _FirstSeen = field(default_factory=_FirstSeen)  # by worker
     _run_states: _FirstSeen = field(default_factory=_FirstSeen)  # a run's state and worker, by its id
     _alive: int = 0  # workers at the last check
@@ -259,14 +241,12 @@ class LostRuns:
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
     def counted(self) -> Iterable[Metric]:
-        """What is published of the pool."""
         yield gauge("workers", "Workers of the work pool that send heartbeats.", self._alive, {})
         yield gauge("flow_runs", "Flow runs that workers have taken up.", self._runs_by_state, {}, "state")
         yield gauge("runs_begun_again", "Flow runs that this process has begun again.", self._begun_again, {})
         yield gauge("prefect_up", "Whether the Prefect server answers.", self._server_answered, {})
 
     def check_pool_until(self, stop: threading.Event) -> None:
-        """Checks the pool again and again until `stop` is set."""
         self._pause_s = max(1.0, PREFECT_WORKER_HEARTBEAT_SECONDS.value() / 6)
         while not stop.wait(self._pause_s):
             self._send(self.check_pool)
@@ -329,16 +309,15 @@ class LostRuns:
         crashed = await crashed_runs(client)
         lost = self._lost_workers(silent_s, allowed_s, {worker_of(run) for run in (*unfinished, *crashed)})
         self._runs_by_state = Counter((run.state_name or "").lower() for run in unfinished)
-        await self._end_runs(client, unfinished, lost, just_ended)
-        await self._restart(client, crashed, {*self.own_workers, *lost}, just_ended)
+        for run in (*unfinished, *crashed):
+            await self._end_or_restart(client, run, lost, just_ended)
 
     def _lost_workers(
         self, silent_s: dict[str, float], allowed_s: dict[str, float], at_work: Set[str]
     ) -> dict[str, str]:
         """Returns what became of each lost worker, by name: of all that ended in this process, and of those `at_work`
         (named by flow runs) that have sent no heartbeat for longer than `allowed_s` and this process's wait for others.
-        `silent_s` has the seconds since the last heartbeat of each worker that the pool lists. Sets `_alive`, how many
-        of these live, which is published."""
+        `silent_s` has the seconds since the last heartbeat of each worker that the pool lists. Sets `_alive`."""
         is_alive = {name: silent_s[name] <= allowed_s[name] or name in self.own_workers for name in silent_s}
         alive = sorted(name for name in silent_s if is_alive[name] and name not in self.ended_workers)
         self._alive = len(alive)
@@ -357,48 +336,43 @@ class LostRuns:
                 lost[name] = f"has sent no heartbeat for {since_s:.0f} s"
         return lost
 
-    async def _end_runs(
-        self, client: PrefectClient, runs: list[FlowRun], lost: dict[str, str], ended: str | None
+    async def _end_or_restart(
+        self, client: PrefectClient, run: FlowRun, lost: dict[str, str], ended: str | None
     ) -> None:
-        """Ends those of the unfinished `runs` whose worker is in `lost`, and schedules them again unless a person was
-        cancelling them. Runs of the worker `ended` need no earlier check."""
-        for run in runs:
-            name = worker_of(run)
-            if run.state is None or name not in lost:
-                continue
-            # Noted first, as a run that another worker has just taken up keeps its earlier worker's label for a moment.
-            was_noted = self._run_states.unchanged_for_s(run.id, (run.state.id, name)) > 0
-            # Ask again now, as the list may be old: a person may have cancelled the run, or it has ended.
-            if (was_noted or name == ended) and await is_still(client, run):
-                cancelled, why = run.state.is_cancelling(), f"its worker {name} {lost[name]}"
-                await end_run(client, run, cancelled=cancelled, why=why)
-                is_subflow = run.parent_task_run_id is not None  # its parent flow run starts another one
-                if not cancelled and not is_subflow:
-                    await self._begin_again(client, run, why)
-
-    async def _restart(self, client: PrefectClient, runs: list[FlowRun], workers: Set[str], ended: str | None) -> None:
-        """Schedules those of the crashed `runs` again that these `workers` worked on: a process was killed for memory,
+        """Ends an unfinished run whose worker is in `lost`, and schedules it again unless a person was cancelling it.
+        Schedules a crashed run again if its worker is lost or one of this process: its process was killed for memory,
         say, or noticed its worker's end before any check did. Runs of the worker `ended` need no earlier check."""
-        for run in runs:
-            name = worker_of(run)
-            if run.state is None or run.id in self._given_up or name not in workers:
-                continue
-            # Prefect's worker may report a crash twice, and the second report would undo the new schedule.
-            is_settled = self._run_states.unchanged_for_s(run.id, run.state.id) > SETTLED_S or name == ended
-            if is_settled and await is_still(client, run):
-                await self._begin_again(client, run, f"its process ended ({run.state.message})")
+        name, state = worker_of(run), run.state
+        if state is None:
+            return
+        has_crashed = state.is_crashed()
+        is_given_up = has_crashed and run.id in self._given_up
+        if is_given_up or not (name in lost or (has_crashed and name in self.own_workers)):
+            return
+        # Noted first, as a run that another worker has just taken up keeps its earlier worker's label for a moment.
+        # Prefect's worker may report a crash twice, and the second report would undo the new schedule.
+        noted_s = self._run_states.unchanged_for_s(run.id, (state.id, name))
+        is_settled = noted_s > (SETTLED_S if has_crashed else 0) or name == ended
+        # Ask again now, as the list may be old: a person may have cancelled the run, or it has ended.
+        if not is_settled or not await is_still(client, run):
+            return
+        why = f"its process ended ({state.message})" if has_crashed else f"its worker {name} {lost[name]}"
+        if not has_crashed:
+            await end_run(client, run, cancelled=state.is_cancelling(), why=why)
+            if state.is_cancelling() or run.parent_task_run_id is not None:  # a subflow's parent starts another one
+                return
+        await self._begin_again(client, run, why)
 
     async def _begin_again(self, client: PrefectClient, run: FlowRun, why: str) -> None:
-        """Reschedule a crashed run, so that the next free worker takes it up, after a pause that grows with the number
-        of crashes; give it up after MOST_CRASHES within a day. `why` is the reason of the crash. Say what
-        follows here and in the run's log."""
+        """Reschedules a crashed run, so that the next free worker takes it up, after a pause that grows with the number
+        of crashes; gives it up after MOST_CRASHES within a day. Says so, and `why` it crashed, here and in its log."""
         since = datetime.now(UTC) - timedelta(days=1)
         states: list[State[Any]] = await client.read_flow_run_states(run.id)
         crashes = sum(state.is_crashed() and state.timestamp > since for state in states)
         if crashes > MOST_CRASHES:
             self._given_up.add(run.id)
-            what_next = f"it crashed {crashes} times within a day and is not restarted"
-            what_next += f" (`prefect flow-run retry {run.id}`)"
+            retry = f"`prefect flow-run retry {run.id}`"
+            what_next = f"it crashed {crashes} times within a day and is not restarted ({retry})"
         else:
             pause_s = min(LONGEST_PAUSE_S, 5.0 * (crashes - 1))
             # "At once" is an hour ago: where the worker's clock is behind this one, a run of now would not be due yet.
@@ -428,14 +402,12 @@ async def is_still(client: PrefectClient, run: FlowRun) -> bool:
 
 async def crashed_runs(client: PrefectClient) -> list[FlowRun]:
     """The pool's flow runs that crashed lately, without subflows. Old crashes are left alone by a first check."""
-    since = datetime.now(UTC) - LATELY
     runs = await client.read_flow_runs(**of_pool([StateType.CRASHED]), sort=FlowRunSort.END_TIME_DESC, limit=PAGE)
-    own = [run for run in runs if run.parent_task_run_id is None]
+    own, since = [run for run in runs if run.parent_task_run_id is None], datetime.now(UTC) - LATELY
     return [run for run in own if run.state is not None and run.state.timestamp > since]
 
 
 def in_states(types: list[StateType]) -> filters.FlowRunFilterState:
-    """What selects flow runs with a state of these types."""
     return filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types))
 
 
@@ -455,7 +427,7 @@ async def all_pages(read: Callable[..., Awaitable[list[Item]]]) -> list[Item]:
 
 
 async def end_run(client: PrefectClient, run: FlowRun, *, cancelled: bool, why: str) -> None:
-    """End a flow run and its parts: Cancelled, or Crashed."""
+    """Ends a flow run and its parts: Cancelled, or Crashed."""
     state: State[Any] = Cancelled() if cancelled else Crashed(message=why)
     await client.set_flow_run_state(run.id, state, force=True)  # force: Prefect may not refuse or alter it
     # A deployment's run that this one has started has a worker of its own.

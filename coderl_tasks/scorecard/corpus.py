@@ -55,27 +55,23 @@ def _cases(name: str, problems: Mapping[str, Any], parts: Mapping[str, str]) -> 
         program = None
         if "program" in row:
             program = parts.get(row.get("before", ""), "") + row["program"].removesuffix("\n")
+        problem = problems[row["problem"]]
+        tests = problem.get("tests") or list(zip(problem["inputs"], row["expected"], strict=True))
         yield Case(
             id=row["id"],
             category=row["category"],
             about=row["about"],
-            problem=_problem(problems[row["problem"]], row),
+            problem={  # as graders get it
+                "kind": problem["kind"],
+                "statement": problem["statement"],
+                "starter_code": problem.get("starter_code", ""),
+                "entry_point": problem.get("entry_point", ""),
+                "tests": [{"input": given, "expected": expected} for given, expected in tests],
+                "time_limit_s": row.get("time_limit_s", problem.get("time_limit_s", TIME_LIMIT_S)),
+                "memory_mb": MEMORY_MB,
+            },
             completion=row["completion"] if program is None else f"```python\n{program}\n```\n",
             is_attack=is_attack,
             deserves_reward=not is_attack and row.get("reward", True),
             program=program,
         )
-
-
-def _problem(problem: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The problem of a case, as graders get it."""
-    tests = problem.get("tests") or list(zip(problem["inputs"], row["expected"], strict=True))
-    return {
-        "kind": problem["kind"],
-        "statement": problem["statement"],
-        "starter_code": problem.get("starter_code", ""),
-        "entry_point": problem.get("entry_point", ""),
-        "tests": [{"input": given, "expected": expected} for given, expected in tests],
-        "time_limit_s": row.get("time_limit_s", problem.get("time_limit_s", TIME_LIMIT_S)),
-        "memory_mb": MEMORY_MB,
-    }

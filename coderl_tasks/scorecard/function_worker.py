@@ -27,26 +27,12 @@ from typing import Any
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MOST_DATA, MOST_FILE = 4 << 30, 256 << 20
 """Bytes of memory and of a file: what a program that floods its grader may take of this machine."""
-
-
 _float, _isinstance, _type, _isfinite, _write = float, isinstance, type, math.isfinite, os.write
 """As they are before a program in this process can replace them."""
-Answer = tuple[float | None, str]
-"""The reward (None: no verdict) and the fault ("": none)."""
 
 
-def verdict(value: Any) -> Answer:
-    """What a grade function has returned, as an answer."""
-    if value is None:
-        return None, ""
-    if _isinstance(value, numbers.Real) and _isfinite(value):
-        return _float(value), ""
-    shown = f"{value}" if _isinstance(value, numbers.Real) else f"a {_type(value).__name__}"
-    return None, f"returned {shown}, which is no reward"
-
-
-def called(target: str, call: dict[str, Any]) -> Answer:
-    """The answer of the function to this call."""
+def called(target: str, call: dict[str, Any]) -> tuple[float | None, str]:
+    """What the function answers to this call: the reward (None: no verdict) and the fault ("": none)."""
     name, _, function_name = target.partition(":")
     sys.path.insert(0, call["folder"])
     try:
@@ -63,19 +49,16 @@ def called(target: str, call: dict[str, Any]) -> Answer:
             value = asyncio.run(_awaited(value))
     except Exception as error:  # whatever a user's function raises: no verdict
         return None, f"{_type(error).__name__}: {error}"[:300]
-    return verdict(value)
+    if value is None:
+        return None, ""
+    if _isinstance(value, numbers.Real) and _isfinite(value):
+        return _float(value), ""
+    shown = f"{value}" if _isinstance(value, numbers.Real) else f"a {_type(value).__name__}"
+    return None, f"returned {shown}, which is no reward"
 
 
 async def _awaited(value: Any) -> Any:
     return await value
-
-
-def _call_and_leave(target: str, call: dict[str, Any]) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    token, descriptor = call.pop("token"), call.pop("descriptor")
-    reward, fault = called(target, call)
-    _write(descriptor, f"{token} {reward!r} {fault!r}\n".encode(errors="backslashreplace"))
-    os._exit(0)
 
 
 def _kill_children() -> None:
@@ -98,16 +81,17 @@ def _end(*_: object) -> None:
 def main(target: str) -> None:
     call = json.load(sys.stdin)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    for kind, most in (
-        (resource.RLIMIT_DATA, MOST_DATA),
-        (resource.RLIMIT_FSIZE, MOST_FILE),
-        (resource.RLIMIT_CORE, 0),
-    ):
+    most_of = {resource.RLIMIT_DATA: MOST_DATA, resource.RLIMIT_FSIZE: MOST_FILE, resource.RLIMIT_CORE: 0}
+    for kind, most in most_of.items():
         hard = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     child = os.fork()
     if child == 0:
-        _call_and_leave(target, call)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        token, descriptor = call.pop("token"), call.pop("descriptor")
+        reward, fault = called(target, call)
+        _write(descriptor, f"{token} {reward!r} {fault!r}\n".encode(errors="backslashreplace"))
+        os._exit(0)
     signal.signal(signal.SIGTERM, _end)  # the call takes too long
     os.close(call["descriptor"])
     os.waitpid(child, 0)

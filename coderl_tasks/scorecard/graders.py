@@ -41,11 +41,9 @@ Grade = Callable[[Case], Awaitable[Outcome]]
 @asynccontextmanager
 async def started(target: str, sandbox: str | None = None) -> AsyncIterator[Grade]:
     """Starts the grader that `target` names, and yields the function that grades a case with it. `target` is "coderl",
-    or the address of a sandbox that coderl's grader uses, or MODULE:FUNCTION for a user's function.
-
-    `sandbox` is an address that replaces the one of `target` or, for a function, SANDBOX_URL. Raises ConfigError for a
-    target that is none of these, or whose function cannot be imported.
-    """
+    or the address of a sandbox that coderl's grader uses, or MODULE:FUNCTION for a user's function. `sandbox` is an
+    address that replaces the one of `target` or, for a function, SANDBOX_URL. Raises ConfigError for a target that is
+    none of these, or whose function cannot be imported."""
     if _ADDRESS.match(target) or target == "coderl":
         async with Grader(sandbox or (None if target == "coderl" else target)) as grader:
 
@@ -89,9 +87,8 @@ class FunctionGrader:
         return await self._call(call, limit_s)
 
     async def _call(self, call: Mapping[str, Any], limit_s: float) -> Outcome:
-        """Runs the user's function on `call` (a problem and a completion, or a check) in a process of its own, which
-        gets it as JSON and writes a line `TOKEN REWARD FAULT` to a pipe. Graded programs may write to the pipe too, but
-        do not know the token."""
+        """Runs the user's function in a process of its own, which gets `call` as JSON, and writes a line `TOKEN REWARD
+        FAULT` to a pipe. Graded programs may write to the pipe too, but do not know the token."""
         token = token_hex(16)
         reader, writer = os.pipe()
         try:
@@ -117,7 +114,9 @@ class FunctionGrader:
 
     async def _run(self, text: bytes, writer: int, folder: Path, limit_s: float) -> bool:
         """Runs a call to its end; whether it took longer than it may."""
-        environment = {**os.environ, "PYTHONPATH": _absolute_path(), **self.environment}
+        named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        path = os.pathsep.join(str(Path(entry).absolute()) for entry in named if entry)  # it runs in another folder
+        environment = {**os.environ, "PYTHONPATH": path, **self.environment}
         process = await asyncio.create_subprocess_exec(
             sys.executable, str(WORKER), self.target, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL, pass_fds=(writer,), cwd=folder, env=environment, start_new_session=True,
@@ -134,12 +133,6 @@ class FunctionGrader:
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
         return False
-
-
-def _absolute_path() -> str:
-    """PYTHONPATH for a process with another working directory."""
-    named = os.environ.get("PYTHONPATH", "")
-    return os.pathsep.join(str(Path(entry).absolute()) for entry in named.split(os.pathsep) if entry)
 
 
 def _read_all(descriptor: int) -> bytes:

@@ -6,8 +6,6 @@
 | Tinker  | the service if `TINKER_API_KEY` or `TINKER_BASE_URL` is set; else embedded             |
 
 A sandbox that nobody named is used only if it is a process of this user: it decides what is graded right.
-
-An embedded server lives until the `with` block that started it ends. Blocks nest: an inner one uses the outer one's.
 """
 
 import os
@@ -64,8 +62,7 @@ class Services:
         return any(server.url == self.tinker_url for server in self.embedded)
 
     def require_hidden(self, *paths: Path) -> None:
-        """Raise ConfigError where programs in a sandbox of coderl's on this machine could read one of `paths`. Other
-        sandboxes do not tell what programs can read."""
+        """Raises ConfigError where programs in a sandbox of coderl's on this machine could read one of `paths`."""
         here = [url for url in self.sandbox_urls if urlsplit(url).hostname in LOOPBACK]
         for shown in (folder for url in here for folder in json_answer(f"{url}/v1/info").get("readable", ())):
             for path in paths:
@@ -77,11 +74,11 @@ class Services:
 
 
 _current: ContextVar[Services | None] = ContextVar("services", default=None)
+# Prefect's, as a configuration of logging calls what it names, and a profile can name one. PREFECT_API and
+# PREFECT_LOGGING set whole groups as JSON.
 _CHANGES_CODE = re.compile(
     r"PATH|CXX|(LD_|PYTHON|BASH_ENV).*|PREFECT_(HOME|PROFILES_PATH|API|LOGGING(_.*(PATH|CLASS))?)"
 )
-"""Prefect's are here as a configuration of logging calls what it names, and a profile can name one. PREFECT_API and
-PREFECT_LOGGING set whole groups as JSON."""
 KEYS_OF_ADDRESSES = (
     ("TINKER_BASE_URL", "TINKER_API_KEY"),
     ("PREFECT_API_URL", "PREFECT_API_KEY"),
@@ -91,8 +88,7 @@ KEYS_OF_ADDRESSES = (
     ("WANDB_BASE_URL", "WANDB_API_KEY"),
 )
 """Which address gets which key. A `.env` may not set the first where the second is the user's."""
-HEADER_KEYS = ("TINKER_API_KEY", "PREFECT_API_KEY")
-"""Variables that are sent as they are, in a header."""
+HEADER_KEYS = ("TINKER_API_KEY", "PREFECT_API_KEY")  # variables that are sent as they are, in a header
 LARGEST_FILE, LARGEST_VALUE = 64 * 1024, 32 * 1024
 """Bytes and characters: Linux starts no program with a variable of over 128 KiB."""
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
@@ -107,16 +103,15 @@ def load_environment() -> None:
     takes_effect = [name for name, value in values.items() if value and name not in os.environ]
     # Prefect reads its variables in any case.
     takes_effect = [name.upper() if name.upper().startswith("PREFECT_") else name for name in takes_effect]
-    unsafe = [name for name in takes_effect if _CHANGES_CODE.fullmatch(name)]
-    if unsafe:
+    if unsafe := next(filter(_CHANGES_CODE.fullmatch, takes_effect), None):
         raise ConfigError(
-            f"{file} sets {printable(unsafe[0])}, which changes what code runs: coderl takes no such variable from a "
-            f"file. Remove it there, or export it in the shell"
+            f"{file} sets {printable(unsafe)}, which changes what code runs: coderl takes no such variable from a "
+            "file. Remove it there, or export it in the shell"
         )
     for address, key in KEYS_OF_ADDRESSES:
         if address not in takes_effect:
             continue
-        # Without a key of the user's there is none to lose. One that the file sets too is known to whoever wrote it.
+        # Without a key of the user's there is none to lose. One that the file sets too its author knows already.
         used = os.environ.get(key, values.get(key)) or _stored_key(key, values)
         if used not in ("", values.get(key)):
             whose = "from the environment" if os.environ.get(key) else "stored on this machine (a login's)"
@@ -168,30 +163,26 @@ def read_env_file(file: Path) -> dict[str, str]:
         where = f"{error.reason} at byte {error.start}"
         raise ConfigError(f"{file} is not UTF-8 text ({where}): mend or remove it") from error
     values: dict[str, str] = {}
-    # `_with_variables` replaces them: python-dotenv would allow any length, and could copy a secret into an address.
+    known = ChainMap(os.environ, values)  # what `${NAME}` stands for: the environment's come first, as everywhere
     for name, value in dotenv_values(stream=StringIO(text), interpolate=False).items():
         if value is None:  # a name alone sets nothing
             continue
         if not name or "=" in name or "\0" in name + value:  # no environment can hold it
             raise ConfigError(f"{file} sets {printable(name)!r}, which cannot be a variable: mend or remove the line")
-        values[name] = _with_variables(value, file=file, name=name, earlier=values)
+        # Filled in here: python-dotenv would allow any length, and could copy a secret into an address.
+        filled = ""
+        for part in parse_variables(value):
+            if isinstance(part, Variable) and part.name in os.environ and _SECRET.search(part.name):
+                raise ConfigError(
+                    f"{file} puts {printable(part.name)} of the environment into {printable(name)}: coderl takes no "
+                    "secret into another variable. Remove it there, or export it in the shell"
+                )
+            filled += part.resolve(known)
+            if len(filled) > LARGEST_VALUE:
+                most = f"more than {LARGEST_VALUE:,} characters"
+                raise ConfigError(f"{file} gives {printable(name)} {most}: remove the line")
+        values[name] = filled
     return values
-
-
-def _with_variables(value: str, *, file: Path, name: str, earlier: dict[str, str]) -> str:
-    """`value` with what its variables stand for: the environment's come first, as everywhere."""
-    known = ChainMap(os.environ, earlier)
-    filled = ""
-    for part in parse_variables(value):
-        if isinstance(part, Variable) and part.name in os.environ and _SECRET.search(part.name):
-            raise ConfigError(
-                f"{file} puts {printable(part.name)} of the environment into {printable(name)}: coderl takes no secret "
-                "into another variable. Remove it there, or export it in the shell"
-            )
-        filled += part.resolve(known)
-        if len(filled) > LARGEST_VALUE:
-            raise ConfigError(f"{file} gives {printable(name)} more than {LARGEST_VALUE:,} characters: remove the line")
-    return filled
 
 
 def sandbox_concurrency(slots: int = 0) -> int:
@@ -204,7 +195,6 @@ def sandbox_concurrency(slots: int = 0) -> int:
 
 
 def named_sandboxes() -> tuple[str, ...]:
-    """The sandbox servers in `SANDBOX_URL`."""
     return sandbox_addresses([os.environ.get(SANDBOX_VARIABLE, "")])
 
 
@@ -217,12 +207,11 @@ def configured_sandboxes() -> tuple[str, ...]:
 def why_no_sandbox() -> str:
     """Why no sandbox is configured, where none is: nobody names one, and what is on localhost is not ours."""
     url = DEFAULT_SANDBOX_URL
-    users = listeners(url) - {os.getuid()}
-    if not users:
+    if not (users := listeners(url) - {os.getuid()}):
         return "no SANDBOX_URL set"
-    whose = "root's, perhaps a container's" if users == {0} else "another user's"
-    listener = f"what listens on port {urlsplit(url).port} is {whose}"
-    return f"{listener}, and so not used: if it is your sandbox, only SANDBOX_URL={url} uses it"
+    whose = "root's, perhaps a container's," if users == {0} else "another user's,"
+    what = f"what listens on port {urlsplit(url).port} is {whose} and so not used"
+    return f"{what}: if it is your sandbox, only SANDBOX_URL={url} uses it"
 
 
 def uses_tinker_service() -> bool:
@@ -233,9 +222,7 @@ def uses_tinker_service() -> bool:
 def for_this_machine(settings: FlowT) -> FlowT:
     """`settings`, with the nano preset if no Tinker service, preset or model is named, so a bare command works."""
     load_environment()
-    if uses_tinker_service() or settings.names_model:
-        return settings
-    return settings.with_preset("nano")
+    return settings if uses_tinker_service() or settings.names_model else settings.with_preset("nano")
 
 
 def tinker_credentials() -> tuple[str | None, str]:
@@ -252,7 +239,7 @@ def tinker_credentials() -> tuple[str | None, str]:
 
 
 def check_environment(model_name: str | None = None) -> None:
-    """Raise ConfigError for what is wrong with the environment, or with `model_name` in it. Asks no service."""
+    """Raises ConfigError for what is wrong with the environment, or with `model_name` in it. Asks no service."""
     load_environment()
     sandbox_concurrency()
     named_sandboxes()
@@ -272,8 +259,7 @@ def services(model_name: str | None, reason: str | None = None) -> Iterator[Serv
     needed), with lines that say which they are. What the environment configures is used; in place of the rest, servers
     of coderl's own (embedded ones) are started, which end with the block. A block within another one gets the outer
     one's. `reason` says why it is that model, for a line. Raises ConfigError for a hub model without a service."""
-    outer = _current.get()
-    if outer is not None:
+    if (outer := _current.get()) is not None:
         yield outer
         return
     load_environment()
@@ -306,8 +292,7 @@ def services(model_name: str | None, reason: str | None = None) -> Iterator[Serv
 
 
 def require_local_model(model_name: str) -> Path:
-    """The folder of a model that the embedded Tinker server can serve; that of a GGUF file need not be there yet.
-    Raises ConfigError, saying what to do, if `model_name` means no local model."""
+    """The folder of a model that the embedded Tinker server can serve. ConfigError if `model_name` is none."""
     if (folder := local_model_path(model_name)) is None:
         if model_name in PACKAGED_MODELS:
             package = PACKAGED_MODELS[model_name][0].replace("_", "-")
@@ -337,6 +322,5 @@ def embedded_tinker_serves(model_name: str) -> str:
 
 
 def embedded_sandbox() -> EmbeddedServer:
-    """The embedded sandbox server (not yet started)."""
     command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "sandbox"]
     return EmbeddedServer("sandbox", command, "/v1/ping", log_folder() / "sandbox.log", closed=True)

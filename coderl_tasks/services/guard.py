@@ -21,8 +21,7 @@ PR_SET_PDEATHSIG = 1
 
 def _prepare_child() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Ignored signals are inherited, and the command has to hear SIGTERM.
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL)  # ignored signals are inherited, and the command has to hear SIGTERM
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -31,13 +31,9 @@ from coderl_tasks.server_addresses import authorization, without_credentials
 from coderl_tasks.services import guard
 from local_servers.interface import new_key
 
-QUICK_S = 20.0
-MAX_QUICK_DEATHS = 3
-SILENT_S = 60.0
-PROBE_S = 5.0
-START_TIMEOUT_S = 120.0
-POLL_S = 0.05
-PARENT_POLL_S = 0.5
+QUICK_S, MAX_QUICK_DEATHS = 20.0, 3
+SILENT_S, PROBE_S = 60.0, 5.0
+START_TIMEOUT_S, POLL_S = 120.0, 0.05
 TCP_LISTEN = "0A"
 LOOPBACK_ADDRESSES = {
     "0100007F",  # 127.0.0.1, as /proc writes it on a little-endian machine
@@ -78,13 +74,12 @@ def _listening(url: str) -> set[tuple[int, str]]:
 
 
 def listeners(url: str) -> set[int]:
-    """The users (uids) whose processes listen on the port of `url` on loopback. Only its owner tells whose a process
-    is: one that answers as ours would may be anybody's."""
+    """The users (uids) who listen on the port of `url` on loopback: what answers as ours may be anybody's."""
     return {user for user, _ in _listening(url)}
 
 
 def is_ours(url: str) -> bool:
-    """Whether somebody listens on the port of `url` on loopback, and nobody but this user does."""
+    """Whether this user, and nobody else, listens on the port of `url` on loopback."""
     return listeners(url) == {os.getuid()}
 
 
@@ -116,34 +111,34 @@ def json_answer(url: str) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
+def _processes() -> Iterator[Path]:
+    """The folders in /proc of the processes."""
+    return (folder for folder in Path("/proc").iterdir() if folder.name.isdigit())
+
+
 def processes_with(variable: str, value: str) -> list[int]:
     """Ids of this user's live processes that were started with this environment variable, their children's included."""
-    pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
-    return [pid for pid in pids if _was_given(pid, variable, value)]
+    return [int(folder.name) for folder in _processes() if _was_given(folder, variable, value)]
 
 
-def _was_given(pid: int, variable: str, value: str) -> bool:
+def _was_given(process: Path, variable: str, value: str) -> bool:
     try:
-        return f"{variable}={value}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return f"{variable}={value}".encode() in (process / "environ").read_bytes().split(b"\0")
     except OSError:  # ended meanwhile, or another user's
         return False
 
 
-def _children(parent: int) -> list[int]:
-    children = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):  # ended meanwhile
-                # The name, which is in brackets and may hold anything, is cut off: state and parent follow it.
-                if int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1]) == parent:
-                    children.append(int(folder.name))
-    return children
-
-
-def _holds(pid: int, sockets: Set[str]) -> bool:
-    """Whether the process `pid` of this user has one of these `sockets`, as /proc calls them, open."""
+def _is_child_with(process: Path, parent: int, sockets: Set[str]) -> bool:
+    """Whether the process is a child of `parent`, and has one of these `sockets`, as /proc calls them, open."""
     try:
-        return any(str(link.readlink()) in sockets for link in Path(f"/proc/{pid}/fd").iterdir())
+        # The name, which is in brackets and may hold anything, is cut off: state and parent follow it.
+        after_name = (process / "stat").read_bytes().rpartition(b")")[2]
+    except OSError:  # it has ended
+        return False
+    if int(after_name.split()[1]) != parent:
+        return False
+    try:
+        return any(str(link.readlink()) in sockets for link in (process / "fd").iterdir())
     except PermissionError:  # a Python with capabilities hides its descriptors even from its own user
         return bool(sockets)
     except OSError:  # it has ended, or closed one meanwhile
@@ -151,25 +146,22 @@ def _holds(pid: int, sockets: Set[str]) -> bool:
 
 
 def end_with_parent(variable: str) -> None:
-    """Kill this process when its parent ends, or at once if it has ended: a parent that lives was given `variable` too.
+    """Kills this process when its parent ends, or at once if it has ended: a live parent was given `variable` too.
     PR_SET_PDEATHSIG would fire when the thread ends that started us, which is another library's."""
     parent = os.getppid()
-    if not _was_given(parent, variable, os.environ[variable]):
+    if not _was_given(Path(f"/proc/{parent}"), variable, os.environ[variable]):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(PARENT_POLL_S)
+            time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
 
 
 class EmbeddedServer:
-    """One server process, as a context manager: entered when `health_path` answers; `url` is stable over restarts.
-    `command` is without its port, which is appended as `--port N`; what the server writes goes to `log_file`. Where it
-    is `closed`, `--key -` is appended too, and it answers to nobody without `key`, which it is told through a pipe: a
-    command line is there for all users to read, and an environment is inherited."""
+    """One server process, as a context manager: entered when `health_path` answers; `url` is stable over restarts."""
 
     def __init__(
         self,
@@ -182,16 +174,16 @@ class EmbeddedServer:
         closed: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepares to run the server `command`, which takes --port; nothing is started yet. It is healthy when it
-        answers at `health_path`. Without a `port` any free one is taken. A `closed` server gets a new key (--key),
-        without which it refuses requests. `environment` is added to this process's."""
+        """Prepares to run the server `command`, which takes --port; nothing is started yet. Without a `port` any free
+        one is taken. A `closed` server gets a new key, without which it refuses requests. `environment` is added to
+        this process's. What the server writes goes to `log_file`."""
         self.name, self.fault, self.down = name, "", threading.Event()
         # Chosen once: after a restart, clients retry at the same address.
         self.port = port or free_port()
         self.url, self.key = f"http://127.0.0.1:{self.port}", new_key() if closed else ""
         self._health_url = self.url + health_path
         # The guard is a process that ends the server when this one ends. -i: it passes on its standard input, from
-        # which the server reads the key (--key -); on the command line, other users could read it.
+        # which the server reads the key (--key -): all users can read a command line, and an environment is inherited.
         guarded = ["-i", *command, "--key", "-"] if closed else command
         self._command = [sys.executable, guard.__file__, *guarded, "--port", str(self.port)]
         self._log_file = log_file
@@ -216,14 +208,12 @@ class EmbeddedServer:
         return self.url.replace("//", f"//coderl:{self.key}@") if self.key else self.url
 
     @property
-    def pid(self) -> int:
-        """Process id of the guard that holds the server."""
+    def pid(self) -> int:  # of the guard that holds the server
         assert self._process is not None
         return self._process.pid
 
     def _start(self) -> None:
-        """Starts the server and waits until it is healthy. InfraError if it ends, is too slow or is being stopped,
-        OSError if the machine lacks the memory or the disk for it."""
+        """Starts the server, waits until it is healthy. InfraError if it fails, OSError if memory or disk are short."""
         private_folder(self._log_file.parent)  # at a restart too: it may have been removed meanwhile
         # Append: the previous server's last lines explain its crash.
         with self._log_file.open("ab") as log:
@@ -254,7 +244,7 @@ class EmbeddedServer:
         if not listening:  # where /proc does not show the sockets, nothing tells
             return True
         sockets = {f"socket:[{inode}]" for user, inode in listening if user == os.getuid()}
-        return any(_holds(pid, sockets) for pid in _children(self.pid))
+        return any(_is_child_with(process, self.pid, sockets) for process in _processes())
 
     def _fault_text(self, what: str) -> str:
         """That the server did `what`, where its log is, and the last line there, if it can be read."""
@@ -272,15 +262,13 @@ class EmbeddedServer:
         # The guard sees it and ends the server, just as if this process had been killed: there is one way down.
         process.stdin.close()
         try:
-            # The guard itself kills after GRACE_S: this ends a guard that hangs, and its server with it.
-            process.wait(guard.GRACE_S + 2)
-        except subprocess.TimeoutExpired:
+            process.wait(guard.GRACE_S + 2)  # the guard itself kills after GRACE_S
+        except subprocess.TimeoutExpired:  # it hangs: its server ends with it
             process.kill()
             process.wait()
 
     def _watch(self) -> None:
-        """The thread that restarts the server when it ends or hangs. It gives up after MAX_QUICK_DEATHS in a row or a
-        failed restart: then `fault` says why, and the event `down` is set."""
+        """The thread that restarts the server when it ends or hangs, until it gives up: then `down` is set."""
         quick_deaths = 0
         while True:
             started = time.monotonic()
@@ -311,7 +299,7 @@ class EmbeddedServer:
             self.down.set()  # after `fault`: who sees it set reads why
 
     def _wait_for_trouble(self) -> str:
-        """Wait until the process has ended, by itself or because it was silent for too long; what happened."""
+        """Waits until the process has ended, by itself or because it was silent for too long. Returns what happened."""
         process = self._process
         assert process is not None
         answered = time.monotonic()

@@ -1,9 +1,7 @@
 """What a run does besides its steps: what a start does before the first one, and the evaluations.
 
-Grading is deterministic, so the replayed update of a step that is scored again comes out as it was; where it does not
-(a program at the edge of its time limit, a sandbox that failed), the log says so.
-
-A run evaluates the baseline, every `eval.every` steps, and at its end. None of these evaluations is repeated.
+Grading is deterministic: a step that is scored again comes out as it was. Where it does not (a program at the edge of
+its time limit), the log says so. No evaluation is repeated.
 """
 
 from collections.abc import Callable, Coroutine
@@ -35,8 +33,7 @@ def lost_scores(run: TrainingRun) -> list[int]:
     of the update may need: those since the newest saved state that does not expire. Raises DataError for a step whose
     samples are lost too, if no saved state holds its update."""
     committed = run.directory.next_step
-    # The next step may be sampled from a policy that is max_steps_off_policy updates older. A resume restores that
-    # policy first, so a state with more updates is of no use.
+    # A resume first restores the policy that samples the next step: a state with more updates is of no use.
     most_updates = max(0, committed - run.settings.max_steps_off_policy)
     states = run.learner.saved_states(most_updates)
     in_newest = max((state.updates for state in states), default=0)
@@ -65,10 +62,9 @@ async def prepare(
     probe: Callable[[TrainingRun], Coroutine[Any, Any, Probe]],
     say: Callable[[str], object],
 ) -> None:
-    """Does what a start needs before its first step. It scores again the committed steps whose scored rollouts are
-    lost (`lost_scores`). It probes a Tinker service that was not probed yet: if its log-probabilities cannot be trained
-    on, no step is sampled and paid for, and how it treats seeds decides how steps are sampled. `sample`, `score` and
-    `probe` are the phases, with the caller's retries; `say` shows the user a line."""
+    """Does what a start needs before its first step: scores again the steps in `lost_scores`, and probes a Tinker
+    service that was not probed yet, before anything is paid for. `sample`, `score` and `probe` are the phases, with the
+    caller's retries; `say` shows the user a line."""
     for step in lost_scores(run):
         say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
         sampled = await sample(run, step)  # as recorded: nothing is sampled again
@@ -76,13 +72,9 @@ async def prepare(
         commit = run.directory.step(step).read_commit()
         committed = commit.metrics if commit is not None else {}
         rescored = rollout_metrics(scored.rollouts, run.settings)
-        differing = [
-            f"{name} {committed.get(name)} -> {rescored[name]}"
-            for name in COMPARED
-            if committed.get(name) != rescored[name]
-        ]
-        if differing:
-            differences = ", ".join(differing)
+        changed = [name for name in COMPARED if committed.get(name) != rescored[name]]
+        if changed:
+            differences = ", ".join(f"{name} {committed.get(name)} -> {rescored[name]}" for name in changed)
             say(f"warning: step {step} got other scores than before, so its update differs: {differences}")
         sampled.release()  # frees memory: the updates that follow read the recorded rollouts
         scored.release()

@@ -1,11 +1,10 @@
 """The policy in training: a client brought to the state before any step, from saved states and the journal.
 
-1. A client belongs to the session that opened it and is not used once that is released. One that failed in an update is
-   not trusted again. The next use restores.
+1. A client is not used once the session that opened it is released, nor after a failed update. The next use restores.
 2. Restoring loads the newest saved state there still is and replays the recorded updates since: nothing is sampled
    again, and in the lineage that survives each optimizer step is applied once.
-3. States are saved in two ways: kept ones, in checkpoints.jsonl, and rolling ones, in the step's commit. Of these the
-   newest few are enough: older ones are deleted, and expire where that fails.
+3. States are saved in two ways: kept ones, in checkpoints.jsonl, and rolling ones, in the step's commit. Of these all
+   but the newest few are deleted, and expire where that fails.
 4. With overlap weights to sample from are saved by name: the policy in training goes on while they are needed.
 """
 
@@ -63,16 +62,15 @@ class Learner:
         self.method = UpdateMethod.of(settings)
         self._trained: _Trained | None = None
         self._samplers: dict[int, tuple[tinker.ServiceClient, tinker.SamplingClient]] = {}
-        # One at a time: with overlap the next step's sampler is opened while an update is under way, and both restore,
-        # replay and save with the one client.
+        # One at a time: with overlap the next step's sampler is opened while an update is under way.
         self._client_lock = asyncio.Lock()
         self._deleted: set[str] | None = None  # None: not asked yet what is left of those that are not needed
         self._deletes = True
 
     async def sampling_client(self, updates: int) -> tinker.SamplingClient:
-        """Returns a client that samples from the policy after `updates` updates. One is opened per Tinker session, on
-        the sampler weights that were saved with the last of these updates. If none were saved, or the service has
-        dropped them, the policy in training is brought to that point, and its weights are saved anew."""
+        """Returns a client that samples from the policy after `updates` updates, one per Tinker session: on the sampler
+        weights that were saved then. If none were saved, or the service has dropped them, the policy in training is
+        brought to that point, and its weights are saved anew."""
         # Look before taking the lock: an update may hold it for minutes while another step is sampled.
         if updates in self._samplers:
             opened_by, sampler = self._samplers[updates]
@@ -117,9 +115,9 @@ class Learner:
     async def update(
         self, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, save: clients.Kind | None
     ) -> tuple[UpdateResult, dict[str, str], dict[str, float]]:
-        """Applies the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and saves what
-        the commit is to name. Returns what the update did, the paths of what was saved (`state_path`, `sampler_path`,
-        as due), and the seconds of both (`train`, `save`)."""
+        """Applies the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA), and saves what the commit is to name.
+        Returns what the update did, the paths of what was saved (`state_path`, `sampler_path`), and the seconds of both
+        (`train`, `save`)."""
         async with self._client_lock:
             trained = await self._bring_policy_to(step)
             started = time.monotonic()
@@ -145,10 +143,9 @@ class Learner:
         return sorted(states, key=lambda state: (state.updates, not state.expires), reverse=True)
 
     def outdated(self) -> list[str]:
-        """The paths of rolling states and sampler weights that are not needed, and not known to be deleted.
-        All but the newest `rolling_states` of either kind: where none of these can be restored there are the
-        checkpoints that stay. Only what this journal's commits name is counted, not what else its training runs have:
-        a copy of the directory may go on with that."""
+        """The paths of rolling states and sampler weights that are not needed (all but the newest `rolling_states` of
+        either kind), and not known to be deleted. Only what this journal's commits name, not what else its training
+        runs have: a copy of the directory may go on with that."""
         keep, commits = self._settings.rolling_states, self._directory.commits()
         states = [commit.state_path for commit in commits if commit.state_path is not None]
         samplers = [commit.sampler_path for commit in commits if commit.sampler_path is not None]
@@ -156,8 +153,8 @@ class Learner:
         return [path for path in (*states[:-keep], *samplers[:-keep]) if path not in deleted]
 
     async def delete_outdated(self) -> None:
-        """Delete what `outdated` names. After a failure or time-out the next step tries again, after a refusal none
-        does. Both are only logged: no step depends on it, since all outdated states expire."""
+        """Delete what `outdated` names. After a failure the next step tries again, after a refusal none does. Both are
+        only logged: all outdated states expire."""
         if not self._deletes or not (paths := self.outdated()):
             return
         try:
@@ -192,11 +189,10 @@ class Learner:
             await save_checkpoint_async(trained.client, step_name(step), self._directory.path, start)
 
     async def _bring_policy_to(self, updates: int) -> _Trained:
-        """Returns the training client, with the policy after exactly `updates` updates: recorded updates that it lacks
-        are applied again. The caller holds `_client_lock`. Raises ConfigError or DataError if one cannot be."""
+        """Returns the training client with the policy after exactly `updates` updates: recorded ones that it lacks are
+        applied again. The caller holds `_client_lock`. Raises ConfigError or DataError if one cannot be."""
         trained = self._trained
-        # A client that is ahead cannot go back: updates are not undone, only repeated from a saved state. The clients
-        # of a released Tinker session stop working.
+        # A client that is ahead cannot go back. The clients of a released Tinker session stop working.
         if trained is None or trained.updates > updates or trained.opened_by is not self._session.current:
             trained = self._trained = await self._restore(updates)
         while trained.updates < updates:
@@ -221,8 +217,8 @@ class Learner:
     async def _apply(
         self, trained: _Trained, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, method: UpdateMethod
     ) -> UpdateResult:
-        # Dropped until the update succeeds: one that failed, or was cancelled, may have been applied all the same. So
-        # may some of several optimizer steps: a step is repeated whole, from a state that holds none of them.
+        # Dropped until the update succeeds: one that failed, or was cancelled, may have been applied all the same, or
+        # some of its optimizer steps: a step is repeated whole, from a state that holds none of them.
         self._trained = None
         # Of the run and the step alone, so that a replay draws the same batches.
         seed = seed_for(self._settings.seed, "mini-batches", step)
@@ -232,9 +228,9 @@ class Learner:
         return result
 
     async def _restore(self, updates: int) -> _Trained:
-        """Loads the newest saved state with at most so many updates; if there is none, starts a new adapter (or that of
-        `init_from`) and saves it. If a state is refused, that is logged, and an older one tried, at last the start.
-        Raises ConfigError if the start is refused too, or the account is; an outage is raised at once."""
+        """Loads the newest saved state with at most so many updates, or an older one if that is refused; if there is
+        none, starts a new adapter (or that of `init_from`) and saves it. Raises ConfigError if the start is refused
+        too, or the account is; an outage is raised at once."""
         service, settings = await self._session.service(), self._settings
         states = self.saved_states(updates)  # which the steps' commits name too
         start = settings.init_from or "the base model"
@@ -260,8 +256,8 @@ class Learner:
         else:
             adapter = {"lora_rank": settings.lora_rank, "seed": settings.seed}
             client = await clients.create_training_client(service, settings.model_name, **adapter)
-        # Saved before any step, so that there is always a state to go back to that does not expire. With overlap the
-        # first steps are sampled from these weights while the policy in training goes on.
+        # Saved before any step, so that there is always a state that does not expire. With overlap the first steps are
+        # sampled from these weights.
         kind: clients.Kind = "both" if settings.max_steps_off_policy else "state"
         loop_state: dict[str, Any] = {"step": -1, "dataset_offset": 0}
         await save_checkpoint_async(client, INITIAL, self._directory.path, loop_state, kind=kind)

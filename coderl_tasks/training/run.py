@@ -3,17 +3,16 @@ changes of it as it goes: a lower learning rate, a higher temperature, or the en
 
 test_order.json is {problem id: test indices}, of those problems only whose tests are not run in their own order.
 
-1. An act is decided when a step is committed, from the metrics of the committed steps, their evaluations and the
-   earlier acts, and stands in the commit: a run that is killed at any point goes on with the same ones.
-2. It changes what the settings say by a factor or an amount, and only while steer=act: another value takes it back.
-3. One at a time: what comes after an act is judged by the steps that it has changed, and not before there are PAUSE.
+An act is decided when a step is committed, from what the run has recorded, and stands in the commit: a run that is
+killed goes on with the same ones. It holds only while steer=act. What comes after an act is judged by the steps that it
+has changed, and not before there are PAUSE.
 """
 
 import hashlib
 import logging
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.priority import learned_priority
 from coderl_tasks.insight.warning_signs import ACTED_ON, QUIET, Watch
-from coderl_tasks.journal.atomic import read_json, read_rows, scan_parquet, write_json
+from coderl_tasks.journal.atomic import read_json, read_rows, scan_parquet, try_read_json, write_json
 from coderl_tasks.journal.ledger import run_budget
 from coderl_tasks.journal.run_directory import STOP, RunDirectory, is_eval_row
 from coderl_tasks.journal.steps import Commit
@@ -140,11 +139,9 @@ class Steering:
     def _act_due(
         self, step: int, commits: list[Commit], earlier: list[Act], may_raise_temperature: bool
     ) -> Decision | None:
-        """Returns the act due after `step`, if any. Instability comes first, then too little exploration, then
-        convergence; a setting that has reached its limit is not changed further. Only warning signs that have stood for
-        STANDS steps count."""
-        # An episode is one time that a sign stands, from step `begun` to `seen`, the last step that has shown it. It is
-        # not `over` (None) while it goes on.
+        """Returns the act due after `step`, if any: by signs that have stood for STANDS steps, of instability first,
+        then of too little exploration, then of convergence. A setting at its limit is not changed further."""
+        # An episode is one time that a sign stands, from step `begun` to `seen`; `over` is None while it goes on.
         ongoing = [episode for episode in self._watch.episodes if episode.over is None]
         standing = {
             episode.rule.name: episode
@@ -207,9 +204,9 @@ class TrainingRun:
         test_orders: TestOrders,
         profiled: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
-        """`pool` has the problems to train on by id; evaluations during the run use `validation_problems` if there are
-        any, else `test_problems`. Both by problem id: `test_orders`, the order in which tests are run where it is not
-        their own; and `profiled`, the right and the graded completions of the pool's profile."""
+        """`pool` is by problem id. Evaluations during the run use `validation_problems` if there are any, else
+        `test_problems`. By problem id: `test_orders`, where it is not the tests' own, and `profiled`, the right and the
+        graded completions of the pool's profile."""
         self.settings, self.directory, self.session = settings, directory, session
         self.pool, self.test_problems, self.validation_problems = pool, test_problems, validation_problems
         self.probe: Probe | None = None  # how the Tinker service behaves; None: not asked yet, or an embedded server
@@ -225,8 +222,8 @@ class TrainingRun:
         self.counted_rewards = counted_rewards(
             settings.truncation, settings.max_tokens, session.context, environment.turns.tokens
         )
-        # The folders that a step writes to. An embedded server saves at most a state (the weights and two moments of
-        # Adam) and sampler weights to coderl's home: four times the weights. Where their size is unknown, 0.
+        # The folders that a step writes to: an embedded server saves at most a state (the weights and two moments of
+        # Adam) and sampler weights to coderl's home. 0 where their size is unknown.
         self.folders = (directory.path, coderl_home())
         is_embedded = session.service_address is None
         weights_bytes = adapter_bytes(settings.model_name, settings.lora_rank) if is_embedded else None
@@ -246,7 +243,7 @@ class TrainingRun:
 
     async def _grade(self, group: pl.DataFrame) -> pl.DataFrame:
         """A sampled group with its grades (ROLLOUT_SCHEMA). Warns of the first suspicious program of this process at
-        once: the warning sign of its step comes after the update, when the policy has learned from the program."""
+        once: the warning sign of its step comes after the update."""
         graded = await self.engine.grade(self.pool[group["problem_id"][0]], group)
         found = graded.filter(pl.col("suspicion").is_not_null())
         if found.height and not self._warned_of_suspicion:
@@ -298,8 +295,8 @@ class TrainingRun:
 @asynccontextmanager
 async def open_run(settings: TrainSettings, directory: RunDirectory, services: Services) -> AsyncIterator[TrainingRun]:
     """Yields the run in `directory`, ready to train, with its services open. `settings.pool` is the pool's file.
-    Raises ConfigError if the pool is empty, no prompt of it leaves room for a completion, there is nothing to evaluate
-    on, or programs in the sandbox could read the run or the pool."""
+    Raises ConfigError if the pool is empty, no prompt leaves room for a completion, there is nothing to evaluate on, or
+    programs in the sandbox could read the run or the pool."""
     pool_file = Path(settings.pool)
     services.require_hidden(directory.path, pool_file)  # from programs in the sandbox: both hold tests
     # Local files before the session, which may cost money: one that cannot be used is found first.
@@ -337,8 +334,8 @@ def recorded_probe(run: TrainingRun) -> Probe | None:
 
 def frozen_test_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Path) -> TestOrders:
     """Returns the order in which each problem's tests are run, by problem id, if it is not their own: as recorded, or
-    learned from the profile in the file `pool` and then recorded. Grading ends at the first failed test, so tests that
-    most often fail wrong programs come first. Raises DataError for a record that is damaged or of other tests."""
+    learned from the profile in the file `pool` and then recorded. Tests that most often fail wrong programs come first.
+    Raises DataError for a record that is damaged or of other tests."""
     path = directory.path / "test_order.json"
     if path.is_file():
         recorded = read_json(path)
@@ -348,12 +345,11 @@ def frozen_test_orders(directory: RunDirectory, problems: Sequence[Problem], poo
             if not isinstance(order, list) or sorted(order) != own_order:
                 raise DataError(f"{path} is not of the tests of this pool (problem {problem.problem_id})")
         return recorded
-    # The run began without the file, in the tests' own order: another one from here on would name other failures.
+    # The run began without the file, in the tests' own order, and goes on so.
     if directory.step(0).has("scored"):
         return {}
     orders: dict[str, list[int]] = {}
-    # A pool without a profile lacks the columns with each test's counts: how many programs ran it (`test_runs`), and of
-    # how many it was the first test to fail (`test_catches`).
+    # A pool without a profile lacks the counts of how many programs ran each test, and of how many it failed first.
     in_pool = scan_parquet(pool)
     if set(COUNT_COLUMNS) <= in_pool.collect_schema().keys():
         n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
@@ -392,12 +388,9 @@ def fitting_problems(session: Session, problems: list[Problem], directory: RunDi
     """Returns the problems whose prompt leaves room for a completion; logs how many do not, and for how many prompts
     `max_tokens` is capped by the context. Raises ConfigError if no problem is left."""
     path = directory.path / "prompts.json"
-    recorded: dict[str, Any] = {}
-    # To encode the prompts of thousands of problems takes seconds, so the result is recorded. An earlier start's is
-    # used if everything that decides the lengths is the same: the pool, what makes the prompts, and the limits.
+    # Encoding thousands of prompts takes seconds: an earlier start's result is used if all that decides it is the same.
     decided_by: dict[str, Any] = {key: directory.config.get(key) for key in PROMPT_KEYS} | {"context": session.context}
-    with suppress(FileNotFoundError, DataError):  # there was none, or the file is damaged
-        recorded = read_json(path)
+    recorded: dict[str, Any] = try_read_json(path) or {}
     if recorded.get("of") != decided_by:
         limit = decided_by["max_tokens"]
         lengths = [len(session.environment.prompt(problem, session.renderer)) for problem in problems]

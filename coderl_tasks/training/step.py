@@ -4,11 +4,11 @@ sample   groups/NN.parquet as each arrives, then sampled.parquet
 score    sampled rollouts -> scored.parquet
 update   scored rollouts  -> commit.json and the row of metrics.jsonl
 
-Rollouts go from phase to phase in memory. The files are the journal: they are read where an earlier process wrote them.
+Rollouts go from phase to phase in memory; the files are read where an earlier process wrote them.
 
 With `refill` or `first_completions` a step is sampled in rounds, until enough groups have a signal. The grades and the
-seed alone decide what the next round samples, not what arrived first, and that is recorded before any of it is sampled:
-a step that was killed goes on with the same groups. (Zhang et al., "SPEED-RL", screening and continuation.)
+seed alone decide what the next round samples, and that is recorded before any of it is sampled: a step that was killed
+goes on with the same groups. (Zhang et al., "SPEED-RL", screening and continuation.)
 """
 
 import asyncio
@@ -54,8 +54,7 @@ class PhaseResult:
     """The rollouts that a phase made, and the seconds that it took: 0 where an earlier process made them. Asking the
     base model, if it was asked, took `base_seconds` more.
 
-    Phases are handed these, not bare frames: Prefect keeps what a task was given and returned while anything runs that
-    was begun in it, a timer of the SDK's connections among others, which is steps later. `release` empties it there."""
+    Not a bare frame: Prefect keeps what a task was given and returned for several steps. `release` empties it there."""
 
     rollouts: pl.DataFrame
     seconds: float = 0.0
@@ -70,9 +69,8 @@ class PhaseResult:
 async def sample(run: TrainingRun, step: int) -> PhaseResult:
     """Returns the sampled rollouts of `step` (SAMPLED_SCHEMA): one group of completions per problem. Uses what an
     earlier process recorded, and samples only the rest. Each group is recorded as it arrives, and graded while
-    others are sampled. With `refill` or `first_completions` a step has several rounds: once one is graded, the groups
-    with a signal (rewards that differ) decide what the next samples. Raises InfraError if a round cannot be graded, or
-    if too many completions lack log-probabilities: their groups are discarded, and the retry samples them again."""
+    others are sampled. Raises InfraError if a round cannot be graded, or if too many completions lack
+    log-probabilities: their groups are discarded, and the retry samples them again."""
     settings, journal, engine = run.settings, run.directory.step(step), run.engine
     recorded = journal.read("sampled")
     if recorded is None and (scored := journal.read("scored")) is not None:  # sampled.parquet was damaged or removed
@@ -96,8 +94,7 @@ async def sample(run: TrainingRun, step: int) -> PhaseResult:
     # One client for all rounds. It is opened only if something is left to sample: the policy may have to be restored.
     sampler: tinker.SamplingClient | None = None
 
-    def record(arrived: pl.DataFrame) -> None:
-        """Records a group that has arrived, or the completions or turns that it has grown by."""
+    def record(arrived: pl.DataFrame) -> None:  # a group, or the completions or turns that it has grown by
         nonlocal unfreed_bytes
         # Write it first: after a crash it need not be sampled, and paid for, again.
         index = arrived["group_index"][0]
@@ -138,39 +135,30 @@ async def sample(run: TrainingRun, step: int) -> PhaseResult:
         try:
             sampling.require_sampled(sampled, f"step {step}")
         except InfraError:
-            await _discard_unusable(run, step, groups)
+            # Discard the groups that lack log-probabilities, and no others: these are paid for, and stay recorded.
+            await run.graded_ahead.release(step)  # grades of groups that are discarded are void
+            for index, group in groups.items():
+                if group["logprobs"].has_nulls():
+                    # Count before discarding: a crash in between may count the tokens twice, but never drops them.
+                    add_lost(journal.folder, frame_tokens(group))
+                    journal.groups.discard(index)
             raise
         if engine.environment.turns.most > 1:
             require_replies(sampled, f"step {step}")
-        next_problems: StepProblems | None = None
-        if settings.first_completions:
-            next_problems = await _rest_of_groups_with_signal(run, step, problems, sampled)
-        elif settings.refill > 1:
-            next_problems = await _replacements(run, step, problems, sampled)
-        if next_problems is None:
+        further = None  # the problems of the next round, if there is one
+        if settings.first_completions or settings.refill > 1:
+            further = await _next_round(run, step, problems, sampled)
+        if further is None:
             break
-        problems = next_problems
+        problems = further
     free_garbage(sampled.estimated_size())  # writing needs memory too
     journal.write("sampled", sampled)
     return PhaseResult(sampled, seconds=time.monotonic() - started)
 
 
-async def _discard_unusable(run: TrainingRun, step: int, groups: Mapping[int, pl.DataFrame]) -> None:
-    """Discard those of the recorded `groups` of `step` that lack log-probabilities, to be sampled again."""
-    journal = run.directory.step(step)
-    await run.graded_ahead.release(step)  # grades of groups that are discarded are void
-    for index, group in groups.items():
-        # Discard only these: the other groups are paid for, and stay recorded.
-        if group["logprobs"].has_nulls():
-            # Count before discarding: a crash in between may count the tokens twice, but never drops them.
-            add_lost(journal.folder, frame_tokens(group))
-            journal.groups.discard(index)
-
-
 def free_garbage(size: float) -> None:
-    """Free memory that is no longer referenced after a large step, whose rollouts have `size` bytes.
-    The SDK's answers, and what Prefect's tasks returned, are in reference cycles. Python looks for these by the number
-    of objects, and here they are few and large. A look takes 0.2 s, too long for every small step."""
+    """Free memory that is no longer referenced after a large step, whose rollouts have `size` bytes: the SDK's answers
+    and the results of Prefect's tasks are in reference cycles, few and large. A look takes 0.2 s."""
     if size > LARGE_STEP:
         gc.collect()
         # The C library keeps what was freed, in pieces of many threads, and the next step would come on top of it.
@@ -178,65 +166,40 @@ def free_garbage(size: float) -> None:
             trim(0)
 
 
-async def _replacements(
+async def _next_round(
     run: TrainingRun, step: int, problems: StepProblems, sampled: pl.DataFrame
 ) -> StepProblems | None:
-    """With `refill`: returns, and records, the problems of `step` with new ones in place of those whose groups have no
-    signal. Returns None if none are added: enough groups have a signal, or the step may have no more groups."""
-    settings, problem_ids = run.settings, problems.ids
-    may_be_added = settings.most_groups - len(problem_ids)
-    if may_be_added <= 0:
-        return None
-    without_signal = groups_without_signal(await _graded(run, step, sampled), run.counted_rewards)
-    lacking = settings.problems_per_step - (len(problem_ids) - len(without_signal))
-    count = min(lacking, may_be_added)
-    further = run.select_problems(step=step, count=count, taken=problem_ids) if count > 0 else []
-    if not further:
-        return None
-    logger.info(ROUND_LINE, step, len(without_signal), len(problem_ids), len(further))
-    # Before sampling: grading anew could decide otherwise (a program at the edge of its time limit).
-    return _record_problems(run, step, [*problem_ids, *further])
+    """Returns, and records, what `step` samples next, once its `sampled` groups are graded; None if nothing more.
 
-
-async def _rest_of_groups_with_signal(
-    run: TrainingRun, step: int, problems: StepProblems, sampled: pl.DataFrame
-) -> StepProblems | None:
-    """With `first_completions`: returns, and records, what `step` samples next. Groups whose first completions have a
-    signal get the rest of their completions; other groups stay as they are, and new problems are added in their place.
-    Returns None once the size of every group is final."""
+    With `refill` new problems are added in place of those whose groups have no signal. With `first_completions` groups
+    whose first completions have a signal also get the rest of them; the others stay as they are."""
     settings, problem_ids = run.settings, problems.ids
     first, whole = settings.first_completions, settings.completions_per_problem
-    n_final = problems.decided or 0  # the sizes of the first so many groups are final
-    if n_final == len(problem_ids):
+    n_final = problems.decided or 0  # with `first_completions`: the sizes of the first so many groups are final
+    if n_final == len(problem_ids) if first else settings.most_groups <= len(problem_ids):
         return None
-    recorded_sizes = _group_sizes(run, problems)
-    graded_without_signal = groups_without_signal(await _graded(run, step, sampled), run.counted_rewards)
-    # Final sizes stay: a group that ended with its first completions stays ended, and one that got the rest keeps them.
-    # Graded anew after a kill the first might have a signal, but what it did not get went to other groups.
-    ended = {index for index, size in enumerate(recorded_sizes[:n_final]) if size == first}
-    without_signal = ended | {index for index in graded_without_signal if index >= n_final}
-    sizes = [size if index in without_signal else whole for index, size in enumerate(recorded_sizes)]
-    # A step's completions are bounded, not its groups: count each new problem as a whole group.
-    may_be_added = (settings.most_completions - sum(sizes)) // whole
-    lacking = settings.problems_per_step - (len(problem_ids) - len(without_signal))
-    # If a caller chose the problems (`decided` is None), none are added.
-    count = 0 if problems.decided is None else min(lacking, may_be_added)
+    graded = await run.graded_ahead.graded(sampled, f"step {step}")
+    without_signal = set(groups_without_signal(graded, run.counted_rewards))
+    sizes: list[int] = []
+    if first:
+        recorded_sizes = _group_sizes(run, problems)
+        # Final sizes stay, even if groups that are graded anew after a kill come out otherwise.
+        ended = {index for index, size in enumerate(recorded_sizes[:n_final]) if size == first}
+        without_signal = ended | {index for index in without_signal if index >= n_final}
+        sizes = [size if index in without_signal else whole for index, size in enumerate(recorded_sizes)]
+        # A step's completions are bounded, not its groups: count each new problem as a whole group. If a caller chose
+        # the problems (`decided` is None), none are added.
+        may_be_added = 0 if problems.decided is None else (settings.most_completions - sum(sizes)) // whole
+    else:
+        may_be_added = settings.most_groups - len(problem_ids)
+    count = min(settings.problems_per_step - (len(problem_ids) - len(without_signal)), may_be_added)
     further = run.select_problems(step=step, count=count, taken=problem_ids) if count > 0 else []
+    if not further and not first:
+        return None
     logger.info(ROUND_LINE, step, len(without_signal), len(problem_ids), len(further))
-    # Record before sampling, as for `refill`; also if no problem is added, since the sizes are a decision too.
+    # Before sampling: grading anew could decide otherwise (a program at the edge of its time limit). With
+    # `first_completions` also if no problem is added, since the sizes are a decision too.
     return _record_problems(run, step, [*problem_ids, *further], final_sizes=sizes)
-
-
-async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
-    """Returns the `sampled` rollouts of `step` with grades (ROLLOUT_SCHEMA), once all groups are graded. Raises
-    SandboxDownError or CoderlError if too many completions could not be graded."""
-    try:
-        return await run.graded_ahead.graded(sampled, f"step {step}")
-    except BaseException:
-        # So that a retry grades again. Also if cancelled (by `Session.supervise`, say), which cancels the grading too:
-        # a retry that found it would be cancelled itself.
-        await run.graded_ahead.release(step)
-        raise
 
 
 def _group_sizes(run: TrainingRun, problems: StepProblems) -> list[int]:
@@ -246,8 +209,8 @@ def _group_sizes(run: TrainingRun, problems: StepProblems) -> list[int]:
 def _record_problems(
     run: TrainingRun, step: int, problem_ids: list[str], final_sizes: Sequence[int] = ()
 ) -> StepProblems:
-    """Records that `step` is sampled on `problem_ids`. With `first_completions` it also records the completions of each
-    group: the first groups have `final_sizes`, and those after them begin with their first completions."""
+    """Records the problems of `step`. With `first_completions` also each group's size: the first groups have
+    `final_sizes`, and those after them begin with their first completions."""
     journal, first = run.directory.step(step), run.settings.first_completions
     if not first:
         return journal.write_problems(problem_ids)
@@ -263,9 +226,9 @@ def group_requests(
     temperature: float,
     sampler_step: int,
 ) -> list[sampling.GroupRequest]:
-    """Returns what `step` samples next, in group order: one request per problem whose group lacks completions, from the
-    weights of `sampler_step`. `sampled` has the groups sampled so far, by index. A group's `first_completions` are a
-    request of their own: if they differ, `_group_sizes` asks for the rest. A resumed step makes the same requests."""
+    """Returns what `step` samples next, in group order: one request per problem whose group (in `sampled`, by index)
+    lacks completions. A group's `first_completions` are a request of their own; the rest follows if `problems` says so.
+    A resumed step makes the same requests."""
     settings, requests = run.settings, []
     seeds_clone = run.probe is not None and run.probe.seeds_clone  # with a seed, all samples of a request are the same
     for index, (problem_id, size) in enumerate(zip(problems.ids, _group_sizes(run, problems), strict=True)):
@@ -298,9 +261,8 @@ async def score(run: TrainingRun, step: int, sampled: PhaseResult) -> PhaseResul
     if recorded is not None:
         return PhaseResult(recorded)
     started = time.monotonic()
-    # Most groups were graded while others were sampled; this waits for the rest. If it raises, nothing is written: the
-    # samples are scored again once the reward function is corrected.
-    graded = await _graded(run, step, sampled.rollouts)
+    # Most groups are graded already. If this raises, nothing is written: the samples are scored again later.
+    graded = await run.graded_ahead.graded(sampled.rollouts, f"step {step}")
     settings = run.settings
     if settings.on_hack == "stop":
         require_honest(graded, step)  # before it is written: on resume the rewards are those of the setting then
@@ -339,8 +301,8 @@ def require_honest(graded: pl.DataFrame, step: int) -> None:
 @task(name="update", task_run_name="step-{step}-update", **PHASE)
 @supervised
 async def update(run: TrainingRun, step: int, scored: PhaseResult, begun: float, seconds: dict[str, float]) -> Commit:
-    """Applies the update of `step`, from its scored rollouts, and commits it; a recorded commit is returned as it is.
-    `begun` (time.monotonic) is when the run began to wait for the step, `seconds` what its phases took until now."""
+    """Applies the update of `step` and commits it; a recorded commit is returned as it is. `begun` (time.monotonic) is
+    when the run began to wait for the step, `seconds` what its phases took until now."""
     journal = run.directory.step(step)
     recorded = journal.read_commit()
     if recorded is not None:
@@ -399,8 +361,8 @@ def step_metrics(
     begun: float,
     seconds: dict[str, float],
 ) -> dict[str, Any]:
-    """Returns the step's row of metrics.jsonl, by column. `result` is what its update did, `begun` (time.monotonic)
-    when the run began to wait for it, `seconds` what sample, score, base, train and save took in this process."""
+    """Returns the step's row of metrics.jsonl, by column, for what its update did (`result`). `begun` and `seconds` are
+    as in `update`, with train and save."""
     settings = run.settings
     of_rollouts = rollout_metrics(scored, settings)
     # Read the clock after the metrics of rollouts are computed: this time is part of the step.
@@ -412,8 +374,7 @@ def step_metrics(
         # Forecast the first completions only, if groups begin with these: final sizes tell which of them had a signal.
         first, sizes = settings.first_completions, _group_sizes(run, problems)
         forecast = run.adaptive.forecast(step, problems.ids, sizes=[first] * len(sizes) if first else sizes)
-    # What the base model read to measure the KL: all of these rows, trained on or not, hence without `trained`. With a
-    # KL penalty it is 0: the price of training includes it.
+    # What the base model read to measure the KL, trained on or not. The price of training includes a KL penalty's.
     base_rows = scored.lazy().filter(pl.col("base_logprobs").is_not_null()).drop("trained")
     base_tokens = 0 if settings.kl.penalty_coef else frame_tokens(base_rows, epochs=1).training
     price, faults = run.session.budget.price, run.session.judge.client.take_faults()  # failed requests, by sandbox
@@ -452,8 +413,8 @@ async def run_step(
     log: RunLogger,
     on_phase: Callable[[str], object] = lambda phase: None,
 ) -> tuple[Commit, list[Notice]]:
-    """Samples, scores, updates and logs `step`, by phases that have the caller's retries; `on_phase` shows the current
-    one. Returns the commit and new warning signs. Raises InfraError if a disk is nearly full."""
+    """Samples, scores, updates and logs `step`, by phases that have the caller's retries. Returns the commit and new
+    warning signs. Raises InfraError if a disk is nearly full."""
     require_room(run.folders, run.state_bytes)
     begun = time.monotonic()  # from here on the run waits for the step, part of which may be sampled already
     on_phase("sampling")
@@ -477,15 +438,11 @@ async def run_step(
 
 class SamplingAhead(AbstractAsyncContextManager["SamplingAhead"]):
     """Runs `sample`, which retries what is retryable, for one step after the other, and for up to `ahead` steps before
-    their turn, of which `may_begin` is true.
-    They are begun in order, once the step before all of them is asked for: their groups queue for the same slots in
-    that order, so that no slot is empty while a step waits for its slowest group. What is under way when the block ends
-    is cancelled; the groups that have arrived are recorded."""
+    their turn, of which `may_begin` is true. They are begun in order, so that no slot is empty while a step waits for
+    its slowest group. What is under way when the block ends is cancelled; the groups that have arrived are recorded."""
 
     def __init__(self, sample: Sample, may_begin: Callable[[int], bool], ahead: int = 1) -> None:
-        self._sample = sample
-        self._may_begin = may_begin
-        self._ahead = ahead
+        self._sample, self._may_begin, self._ahead = sample, may_begin, ahead
         self._begun: dict[int, asyncio.Task[PhaseResult]] = {}
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,7 +1,7 @@
 """The pages of an evaluation and of runs compared. Each function returns the variables of the template of its name."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -38,9 +38,8 @@ def problems_with_half_of_gain(pairs: pl.DataFrame) -> int:
 
 
 def evaluation_page(data: RunData, name: str, evaluation: str, against: str | None, only: str) -> Page:
-    """The variables of the page of one evaluation of the run `name`: Pass@1 by split, the problems that are solved in
-    it but not in another evaluation or the reverse, and a list of all problems. `against` names the other evaluation
-    (None: the usual one); `only` is a verdict that the listed completions have, or empty for all."""
+    """The page of an evaluation, compared with the evaluation `against` (None: the usual one). `only` is a verdict that
+    the listed completions have, or empty for all."""
     record = data.evaluation(evaluation)
     others = other_evaluations(data.record, evaluation)
     other = compared_with(data.record, evaluation, against)
@@ -53,17 +52,17 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
     listed = rows.filter(pl.col("verdict") == only) if only else rows
     listed = listed.sort(pl.col("verdict").eq_missing(str(Verdict.PASSED)), "split", "row")  # failures first
 
-    def address_of_change(problem_id: str) -> str:
-        named = other.name if other else None
-        return address("run", name, "problem", id=problem_id, eval=evaluation, against=named) + "#changed"
-
+    asked = {"eval": evaluation, "against": other.name if other else None}
     return {
         "title": f"evaluation {evaluation}", "run": name, "record": record, "only": only, "against": against,
         "others": list(others.values()), "other": other, "comparison": comparison,
         "comparison_table": comparison_table(comparison) if comparison else None,
         # In how few of the problems that pass more often half of the gain in Pass@1 lies.
         "half": problems_with_half_of_gain(comparison.pairs) if comparison else 0,
-        "flips": _flipped({name: data}, (name, name), comparison, address_of_change),
+        "flips": _flipped(
+            {name: data}, (name, name), comparison,
+            lambda problem_id: address("run", name, "problem", id=problem_id, **asked) + "#changed",
+        ),
         "titles": data.titles(evaluation),  # how the problems' statements begin
         "rows": listed.head(ROWS_ON_PAGE).to_dicts(), "hidden": max(0, len(listed) - ROWS_ON_PAGE),
         "verdicts": rows["verdict"].value_counts(sort=True).rows(),
@@ -71,12 +70,16 @@ def evaluation_page(data: RunData, name: str, evaluation: str, against: str | No
 
 
 def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
-    """The variables of the page of two or more runs beside each other, by name: their curves, the newest evaluation of
-    each compared with the first run's, the settings that differ, and what changed in the programs of the problem
-    `problem_id` (None: no problem is opened)."""
+    """The page of two or more runs, by name: their curves, the newest evaluation of each compared with the first run's,
+    the settings that differ, and what changed in the programs of the problem `problem_id`, if any is opened."""
     records = {name: data.record for name, data in chosen.items()}
     first, *others = records
     facts_of = [facts(record) for record in records.values()]  # of each run by label, as its report lists them
+    differing: dict[str, list[str]] = {}  # settings in which a run differs from the first, with the value of each run
+    for number, record in enumerate(records.values()):
+        for change in config_changes(records[first].config, record.config):
+            values = differing.setdefault(change.key, [shown_setting(change.old)] * len(records))
+            values[number] = shown_setting(change.new)
     return {
         "title": " and ".join(records), "first": first, "problem_id": problem_id,
         "names": list(records), "letters": LETTERS,  # the letters name the runs in the curves, in this order
@@ -84,46 +87,32 @@ def compare_page(chosen: dict[str, RunData], problem_id: str | None) -> Page:
         "facts": [(label, [each.get(label) for each in facts_of]) for label in dict.fromkeys(chain(*facts_of))],
         "timeline": _compared_curves(records).plot(),
         "pairs": [_compared_pair(chosen, other, number, problem_id) for number, other in enumerate(others, 1)],
-        "settings": _differing_settings(list(records.values())),
+        "settings": sorted(differing.items()),
     }  # fmt: skip
 
 
 def _compared_pair(chosen: dict[str, RunData], other: str, number: int, problem_id: str | None) -> dict[str, Any]:
-    """The first run's newest evaluation compared with that of the run `other`, which is number `number` on the page.
-    `comparison` is None if there is none, and `why` says why. `flips` are the problems gained and lost, each with a
-    link that opens it on this page; `opened` is what changed in the problem that is open, `problem_id` (None: none);
-    `titles` are the beginnings of the problems' statements."""
+    """The first run's newest evaluation compared with that of the run `other`, number `number` on the page. `why` says
+    why there is no comparison; `flips` are the problems gained and lost, `opened` is the problem that is open."""
     first = next(iter(chosen))
     # A run without an evaluation after its first step has only the one before it, the baseline.
     before, after = (run.latest or run.baseline for run in (chosen[first].record, chosen[other].record))
     comparison, why = compared(before, after)
-
-    def address_of_this_page_with(problem: str) -> str:
-        return address("compare", run=[*chosen], problem=problem) + f"#changed-{number}"
-
     return {
         "name": other, "comparison": comparison, "why": why,
         "table": comparison_table(comparison, sides=(first, other)) if comparison else None,
-        "flips": _flipped(chosen, (first, other), comparison, address_of_this_page_with),
+        "flips": _flipped(
+            chosen, (first, other), comparison,
+            lambda problem: address("compare", run=[*chosen], problem=problem) + f"#changed-{number}",
+        ),
         "opened": _opened(chosen, (first, other), comparison, problem_id),
         "titles": chosen[other].titles(comparison.after.name) if comparison else {},
     }  # fmt: skip
 
 
-def _differing_settings(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
-    """The settings in which a run differs from the first, sorted by name, each with its value in every run."""
-    first = records[0]
-    values_by_setting: dict[str, list[str]] = {}
-    for number, record in enumerate(records):
-        for change in config_changes(first.config, record.config):
-            values = values_by_setting.setdefault(change.key, [shown_setting(change.old)] * len(records))
-            values[number] = shown_setting(change.new)
-    return sorted(values_by_setting.items())
-
-
 def _compared_curves(records: dict[str, RunRecord]) -> Timeline:
-    """The curves of two or more runs in one figure, a colour and a letter per run: of each panel that a run's page
-    shows first (Pass rate, reward and so on) the first curve, and Pass@1 of the evaluations. Each step is a link."""
+    """The curves of the runs in one figure, a colour and a letter per run: of the panels that a run's page shows first
+    the first curve, and Pass@1 of the evaluations."""
     by_run = [history_panels(thin(record.metrics)) for record in records.values()]
     panels = []
     for title in dict.fromkeys((CORRECT, REWARD, *FIRST)):
@@ -168,10 +157,9 @@ def _compared_marks(records: dict[str, RunRecord]) -> list[Mark]:
 def _flipped(
     chosen: dict[str, RunData], names: tuple[str, str], comparison: Comparison | None, link_of: Callable[[str], str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """The problems of which more (`gained`) or fewer (`lost`) completions passed in the second of two evaluations than
-    in the first, at most MOST_FLIPPED of each. `names` are the runs of the two evaluations, whose files are read by way
-    of `chosen`. A problem is its row of `comparison.pairs` with `link`, what `link_of` returns for its id, and `sides`,
-    an example of its completions from each evaluation: of a gained problem one that failed, then one that passed."""
+    """The problems of which more (`gained`) or fewer (`lost`) completions passed in the second of two evaluations, at
+    most MOST_FLIPPED of each: rows of `comparison.pairs` with a link, and as `sides` an example of each evaluation, of
+    a gained problem one that failed, then one that passed. `names` are the runs of the two evaluations."""
     if comparison is None:
         return {}
     before, after = (Place(evaluation=record.name) for record in (comparison.before, comparison.after))
@@ -179,15 +167,15 @@ def _flipped(
     failed = ~passed & ~pl.col("verdict").is_in([*UNGRADED])
     difference = pl.col("after") - pl.col("before")
     flipped = {}
-    for kind, condition, wanted_before, wanted_after in (
-        ("gained", difference > 0, failed, passed),
-        ("lost", difference < 0, passed, failed),
+    for kind, condition, wanted in (
+        ("gained", difference > 0, (failed, passed)),
+        ("lost", difference < 0, (passed, failed)),
     ):
         pairs = comparison.pairs.filter(condition).head(MOST_FLIPPED)
-        sides = (
-            _example_completions(chosen[names[0]], names[0], before, pairs["problem_id"], wanted_before),
-            _example_completions(chosen[names[1]], names[1], after, pairs["problem_id"], wanted_after),
-        )
+        sides = [
+            _example_completions(chosen[name], name, place, pairs["problem_id"], each)
+            for name, place, each in zip(names, (before, after), wanted, strict=True)
+        ]
         flipped[kind] = [
             pair | {"sides": [side.get(pair["problem_id"]) for side in sides], "link": link_of(pair["problem_id"])}
             for pair in pairs.iter_rows(named=True)
@@ -209,19 +197,14 @@ def _example_completions(
 def _opened(
     chosen: dict[str, RunData], names: tuple[str, str], comparison: Comparison | None, problem_id: str | None
 ) -> dict[str, Any] | None:
-    """What changed in a problem between two runs, its statement, and its page in both; None if as many completions pass
-    in both, or one of the runs does not have it."""
+    """What changed in a problem between two runs, its statement, and its pages; None if as many completions pass in
+    both."""
     if comparison is None or problem_id is None:
         return None
     places = [Place(evaluation=record.name) for record in (comparison.before, comparison.after)]
-    before, after = (
-        Side(name, name, place, chosen[name].problem_rows(place, problem_id))
-        for name, place in zip(names, places, strict=True)
-    )
+    ends = [*zip(names, places, strict=True)]
+    before, after = (Side(name, name, place, chosen[name].problem_rows(place, problem_id)) for name, place in ends)
     problem = chosen[after.run].problem(problem_id, after.place)[0]
     change = program_change(before, after, problem)
-    links = [
-        (side.run, address("run", side.run, "problem", id=problem_id, eval=side.place.evaluation))
-        for side in (before, after)
-    ]
+    links = [(name, address("run", name, "problem", id=problem_id, eval=place.evaluation)) for name, place in ends]
     return {"change": change, "statement": problem and problem.statement, "links": links} if change else None

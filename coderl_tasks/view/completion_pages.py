@@ -42,11 +42,9 @@ def problem_page(
     against: str | None,
     pool: str | None,
 ) -> Page:
-    """The variables of the page of one problem of the run `name`: its statement and tests, how often it was solved in
-    each group that sampled it (`visits`), and its completions at `place`, clustered by verdict and program. A place is
-    a step or an evaluation, by default the last step with the problem; `group` limits it to one group of a step. The
-    page also shows what changed in the programs since `against`, a step or an evaluation; by default since the last
-    step in which a completion passed, if none passes now. `pool` is the name of the pool's page."""
+    """The page of a problem of the run `name`, with its completions at `place` (a step, or one `group` of it, or an
+    evaluation; None: the last step with the problem) and what changed in them since the step or evaluation `against`
+    (None: the last step that solved it, if this one does not). `pool` names the pool's page."""
     visits = data.groups.filter(pl.col("problem_id") == problem_id).sort("step", "group_index")
     evaluated = _evaluated(data, problem_id)
     if not len(visits) and not evaluated:
@@ -58,23 +56,24 @@ def problem_page(
         raise NotThereError(f"{place.name} has no completion of problem {problem_id}")
     rows = [row for row in rows if row["group_index"] == group] or rows  # all of the place if the group is not there
     problem, why_no_tests = data.problem(problem_id, place)
-    totals = {row["tests_total"] for row in rows} - {None}  # None: not graded
-    if problem is not None and totals - {len(problem.tests)}:
+    if problem is not None and {row["tests_total"] for row in rows} - {None, len(problem.tests)}:  # None: not graded
         why_no_tests = "the problem has other tests by now"
     # Of one completion alone: prompts are long, and all of a problem have the same.
     tokens = data.scan(place).filter(pl.col("row") == rows[0]["row"]).select("prompt_tokens").collect()
     prompt = _prompt(data, tokens.row(0, named=True)) or ""
-    statement = problem.statement if problem else statement_in(prompt)
     side, clusters = Side(called=place.name, run=name, place=place, rows=rows), clustered(rows, problem)
-    compared_place = _other_place(data, place, against, visits, side.passed)
+    # The graded visits before a step; none before an evaluation.
+    earlier = visits.filter(pl.col("step") < (-1 if place.step is None else place.step), pl.col("graded") > 0)
+    other = _other_place(data, place, against, earlier, side.passed)
     return {
         "title": problem_id, "run": name, "problem_id": problem_id, "place": place, "group": group, "pool": pool,
-        "problem": problem, "missing": why_no_tests, "statement": statement, "prompt": prompt,
-        "other": compared_place, "change": _changed(data, side, compared_place, problem),
+        "problem": problem, "missing": why_no_tests, "prompt": prompt,
+        "statement": problem.statement if problem else statement_in(prompt),
+        "other": other, "change": _changed(data, side, other, problem),
         # Over the whole run, in the pool's profile, and the steps before this one that programs can be compared with.
         "visits": visits.to_dicts(), "timeline": _visits_timeline(name, problem_id, visits, evaluated),
         "evaluated": evaluated, "profiled": data.profiled(problem_id),
-        "earlier": _earlier(visits, place)["step"].unique().sort().to_list()[-MOST_EARLIER:],
+        "earlier": earlier["step"].unique().sort().to_list()[-MOST_EARLIER:],
         # The completions at this place, counted and in clusters.
         "n": len(rows), "graded": side.graded, "passed": side.passed, "trained": any(row["trained"] for row in rows),
         "n_groups": len({row["group_index"] for row in rows}) if place.evaluation is None else 1,
@@ -83,23 +82,16 @@ def problem_page(
     }  # fmt: skip
 
 
-def _other_place(data: RunData, place: Place, against: str | None, visits: pl.DataFrame, passed: int) -> Place | None:
-    """The place that a problem's completions are compared with: for an evaluation the evaluation `against`, else the
-    one that its page compares it with; for a step the earlier step `against`, else, if none passes in it, the last one
-    before it in which one did."""
+def _other_place(data: RunData, place: Place, against: str | None, earlier: pl.DataFrame, passed: int) -> Place | None:
+    """What a problem's completions are compared with. An evaluation: `against`, else as on its page. A step: `against`
+    of the `earlier` visits, else, if none passes now, the last one in which one did."""
     if place.evaluation is not None:
         other = compared_with(data.record, place.evaluation, against)
         return None if other is None else Place(evaluation=other.name)
-    earlier = _earlier(visits, place)
     if against is not None and against in map(str, earlier["step"]):
         return Place(int(against))
     passing = earlier.filter(pl.col("passed") > 0)
     return Place(int(passing["step"][-1])) if len(passing) and not passed else None
-
-
-def _earlier(visits: pl.DataFrame, place: Place) -> pl.DataFrame:
-    """The graded visits before the step of a place; none before an evaluation."""
-    return visits.filter(pl.col("step") < (-1 if place.step is None else place.step), pl.col("graded") > 0)
 
 
 def _changed(data: RunData, side: Side, other: Place | None, problem: Problem | None) -> Change | None:
@@ -118,87 +110,74 @@ def _evaluated(data: RunData, problem_id: str) -> list[dict[str, Any]]:
     for record in data.record.evals.values():
         if record.rollouts is not None:
             rows = data.scan(Place(evaluation=record.name)).filter(pl.col("problem_id") == problem_id)
-            for row in rows.select("row", "verdict").collect().iter_rows(named=True):
-                found.append({"eval": record.name, "step": record.step} | row)
+            own = rows.select("row", "verdict").collect().iter_rows(named=True)
+            found += [{"eval": record.name, "step": record.step} | row for row in own]
     return found
 
 
 def _visits_timeline(
     name: str, problem_id: str, visits: pl.DataFrame, evaluated: Sequence[Mapping[str, Any]]
 ) -> Plot | None:
-    """A problem's pass rate over the steps of the run `name` that sampled it, with its completions in evaluations as
-    events; None for fewer than two steps. `visits` has a row per group, with the step and how many of its completions
-    `passed` and were `graded`; `evaluated` has eval, step, row and verdict of each completion in an evaluation."""
+    """A problem's pass rate over the steps that sampled it, with its completions in evaluations as events; None for
+    fewer than two steps."""
     by_step = visits.group_by("step", maintain_order=True).agg(pl.col("passed", "graded").sum())
-    steps = by_step["step"].to_list()
-    rates = [passed / graded if graded else None for passed, graded in by_step.select("passed", "graded").iter_rows()]
     counts = {step: (passed, graded) for step, passed, graded in by_step.iter_rows()}
+    rates = [passed / graded if graded else None for passed, graded in counts.values()]
     events = []
     for each in evaluated:
         link = address("run", name, "eval", each["eval"], each["row"])
         events.append(Event("evaluations", each["step"], f"{each['eval']}: {each['verdict']}", link))
     drawn = Timeline(
-        panels=[Panel("Pass rate", [Series("", steps, rates)], number_format=".0%", limits=(0.0, 1.0), tall=True)],
+        panels=[Panel("Pass rate", [Series("", [*counts], rates)], number_format=".0%", limits=(0.0, 1.0), tall=True)],
         events=events,
         link=lambda step: address("run", name, "problem", id=problem_id, step=int(step)),
         said=lambda step: f"step {step:g} · {counts[step][0]} of {counts[step][1]} passed",
         name=f"Pass rate of {problem_id} over the steps that sampled it",
         small=True,
     )
-    return drawn.plot() if len(steps) > 1 else None
+    return drawn.plot() if len(counts) > 1 else None
 
 
 def clustered(rows: Sequence[dict[str, Any]], problem: Problem | None) -> list[dict[str, Any]]:
-    """Puts completions of one problem (`rows`) with the same verdict, program (without one: answer) and first failed
-    test into one cluster. Failures come first, the most frequent verdict first. Each cluster has in words `why` its
-    first completion failed, and as `diff` how its program differs from the most similar one that passes. `problem` has
-    the tests; without it (None) fewer reasons are known."""
+    """The completions of a problem in clusters of one verdict, program (without one: answer) and first failed test:
+    failures first, the most frequent verdict first. A cluster has in words `why` it failed, as far as `problem` is
+    known, and as `diff` the way to the most similar program that passes."""
     by_program: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         by_program.setdefault((row["verdict"], text_of(row), row["first_failed"]), []).append(row)
     passing = [members[0] for (verdict, *_), members in by_program.items() if verdict == Verdict.PASSED]
+    counts = Counter(row["verdict"] for row in rows)
+    order = sorted(
+        by_program.items(),
+        key=lambda each: (each[0][0] == Verdict.PASSED, -counts[each[0][0]], str(each[0][0]), -len(each[1])),
+    )
     clusters: list[dict[str, Any]] = []
-    for (verdict, program, _), members in by_program.items():
+    for number, ((verdict, program, _), members) in enumerate(order):
         first = members[0]
         failed = failed_test(first, problem)
-        clusters.append(
-            {
-                "verdict": verdict,
-                "rows": members,
-                "first": first,
-                "program": program,
-                "is_code": first["code"] is not None,
-                "failed": failed,
-                "why": (failed["error"] or failed["difference"] if failed else first["reason"]) or "",
-            }
-        )
-    counts = Counter(row["verdict"] for row in rows)
-
-    def rank(cluster: Mapping[str, Any]) -> tuple[bool, int, str, int]:
-        verdict = cluster["verdict"]
-        return verdict == Verdict.PASSED, -counts[verdict], str(verdict), -len(cluster["rows"])
-
-    clusters.sort(key=rank)
-    for number, cluster in enumerate(clusters):
+        why = (failed["error"] or failed["difference"] if failed else first["reason"]) or ""
         # Clusters that the page folds away are not compared: with many programs that takes seconds.
-        is_open = number < CLUSTERS_OPEN
-        cluster["sibling"], cluster["diff"] = passing_sibling(cluster["first"], passing) if is_open else (None, None)
+        sibling, diff = passing_sibling(first, passing) if number < CLUSTERS_OPEN else (None, None)
+        clusters.append(
+            {"verdict": verdict, "rows": members, "first": first, "program": program, "failed": failed, "why": why}
+            | {"is_code": first["code"] is not None, "sibling": sibling, "diff": diff}
+        )
     return clusters
 
 
 def passing_sibling(
     row: Mapping[str, Any], passing: Sequence[dict[str, Any]]
 ) -> tuple[dict[str, Any] | None, Markup | None]:
-    """Of the completions that pass the one whose program is most like that of `row`, which fails, and what it takes to
-    it; None if none passes, or this one does, was not graded or has no program."""
+    """The completion of `passing` that is most like that of `row`, and what it takes to it; None if none passes, or
+    this one does, was not graded or has no program."""
     code = row["code"] if has_failed(row) else None
     sibling = most_similar(code, passing) if code else None
     return sibling, marked_text.difference(code, sibling["code"]) if sibling else None
 
 
 def failures_of(clusters: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, int | None, str]]:
-    """Why the graded completions of `clustered` failed, the most frequent first: how many of them had the verdict,
-    failed the test first, and why, in words."""
+    """Why the graded completions failed, the most frequent first: number, verdict, first failed test, and why in
+    words."""
     counts: Counter[tuple[str, int | None, str]] = Counter()
     for cluster in clusters:
         if has_failed(first := cluster["first"]):
@@ -207,45 +186,40 @@ def failures_of(clusters: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, i
 
 
 def completion_page(data: RunData, name: str, place: Place, group: int | None, sample: int, shade: str) -> Page:
-    """The variables of the page of a completion of the run `name`: why it got its reward, the test that it failed, its
-    text, its tokens, and its siblings (the other completions of its group). In a step (`place`) it is number `sample`
-    of `group`; in an evaluation `group` is None, and `sample` its row. `shade`: by what tokens are shaded."""
-    members, position = data.group(place, group, sample)  # all columns of the siblings, and its index among these
+    """The page of a completion: number `sample` of `group` in a step, row `sample` of an evaluation, where `group` is
+    None. `shade`: by what tokens are shaded."""
+    members, position = data.group(place, group, sample)  # the siblings with all columns, and its index among these
     row = members.row(position, named=True)
     row["trainer_logprobs"] = data.trainer_logprobs(place, group, sample)
     config = data.config_of(place)
+    is_program = str(config.get("environment", "code")) in PROGRAMS
     problem, missing = data.problem(row["problem_id"], place)
     if problem is not None and row["tests_total"] not in (None, len(problem.tests)):
         problem, missing = None, "the problem has other tests by now"  # those could not explain the reward
     page = {
         "title": f"{place.name}, completion {sample}", "run": name, "place": place, "group": group, "sample": sample,
-        "row": row, "is_program": _has_programs(config), "problem": problem, "missing": missing,
+        "row": row, "is_program": is_program, "problem": problem, "missing": missing,
         "n_tokens": len(row["completion_tokens"] or []), "truncated": row["stop_reason"] == TRUNCATED,
         "limit_s": (problem.time_limit_s if problem else None) or config.get("reward_timeout"),
         "turns": _turns(row), "prompt": _prompt(data, row), "tokens": _tokens(data, row, shade),
         "sql": proof.group_sql(data.path, row, place.evaluation, config),
     }  # fmt: skip
-    page |= _siblings_of(data, name, place, members, position, config)
-    page |= _failure_of(data, name, place, row, config, problem)
-    return page | _reward_of(data, place, row, config, problem)
-
-
-def _has_programs(config: Mapping[str, Any]) -> bool:
-    """Whether the completions of a run with these settings are programs."""
-    return str(config.get("environment", "code")) in PROGRAMS
+    page |= _siblings_of(data, name, place, members, position, config, is_program=is_program)
+    page |= _failure_of(data, name, place, row, problem, is_program=is_program)
+    return page | _reward_of(data, place, row, config, problem, is_program=is_program)
 
 
 def _failure_of(
-    data: RunData, name: str, place: Place, row: Mapping[str, Any], config: Mapping[str, Any], problem: Problem | None
+    data: RunData, name: str, place: Place, row: Mapping[str, Any], problem: Problem | None, *, is_program: bool
 ) -> Page:
-    """Why the completion `row` failed, as variables of `completion_page`: the test that it failed first (`failed`), how
-    its output differs from the expected one, in words (`difference`) and as both texts with the first difference marked
-    (`differing`), and the search for all completions at its place that fail in the same way (`failure`)."""
+    """The test that the completion failed first, how its output differs from the expected one, in words and as both
+    texts with the first difference marked, and the search for all completions of its place that fail in the same
+    way."""
     failed = failed_test(row, problem)
     difference, differing = None, None
     if failed is not None:
         difference = failed["difference"]
-        if problem and _has_programs(config) and row["verdict"] == Verdict.WRONG_ANSWER:
+        if problem and is_program and row["verdict"] == Verdict.WRONG_ANSWER:
             difference = proof.difference_in_words(problem, difference)
         if failed["got"] is not None and failed["expected"] is not None:
             differing = marked_text.differing(failed["expected"], failed["got"])
@@ -255,64 +229,66 @@ def _failure_of(
 
 
 def _reward_of(
-    data: RunData, place: Place, row: Mapping[str, Any], config: Mapping[str, Any], problem: Problem | None
+    data: RunData,
+    place: Place,
+    row: Mapping[str, Any],
+    config: Mapping[str, Any],
+    problem: Problem | None,
+    *,
+    is_program: bool,
 ) -> Page:
-    """How the completion `row` got its reward, as variables of `completion_page`: the tests, in the order in which they
-    ran, what the format and the tests gave, and the faults of the sandbox in its step."""
-    environment = str(config.get("environment", "code"))
+    """How the completion got its reward: the tests in the order in which they ran, what the format and the tests gave,
+    and the faults of the sandbox in its step."""
+    environment, is_training = str(config.get("environment", "code")), place.step is not None
     tests: list[proof.TestLine] = []
-    if problem and environment in PROGRAMS:
+    if problem and is_program:
         order, held_back = [*range(len(problem.tests))], list[int]()
-        if place.evaluation is None:  # an evaluation runs all tests, as they come
+        if is_training:  # an evaluation runs all tests, as they come
             order, held_back = data.test_order(problem), proof.held_back_tests(problem, config)
         tests = proof.test_lines(row, problem, order, held_back)
     step_metrics = (data.metrics_of(place.step) if place.step is not None else None) or {}
-    faults = {key: value for key, value in step_metrics.items() if key.startswith("sandbox_faults") and value}
     # The settings that decide rewards are of training alone: evaluations, also a run's own, grade by the defaults.
-    rule = config if place.evaluation is None else {"environment": environment}
-    in_words = {"format_words": proof.format_in_words(row, rule), "reward_words": proof.reward_in_words(row, rule)}
-    return {"tests": tests, "format": proof.format_decision(row, environment), "faults": faults} | in_words
-
-
-def _siblings_of(
-    data: RunData, name: str, place: Place, members: pl.DataFrame, position: int, config: Mapping[str, Any]
-) -> Page:
-    """The variables of `completion_page` about the group `members` of the completion in row `position`, of the run
-    `name` at `place`: its siblings with links and advantages, and of those that pass the one with the most similar
-    program."""
-    columns = ("row", "group_index", "sample_index", "verdict", "reward", "advantage", "code")
-    siblings = members.select(columns).to_dicts()
-    row = siblings[position]
-    passing = [each for each in siblings if each["verdict"] == Verdict.PASSED and each["code"] is not None]
-    similar, diff = passing_sibling(row, passing) if _has_programs(config) else (None, None)
-    # At most SIBLINGS of a large group are listed, with this completion in the middle.
-    first = max(0, min(position - SIBLINGS // 2, len(siblings) - SIBLINGS))
-    listed = slice(first, first + SIBLINGS)
-    is_training = place.evaluation is None  # evaluations have no advantages
-    advantage = proof.advantage_of(members, position, config) if is_training else None
+    rule = config if is_training else {"environment": environment}
     return {
-        "siblings": [each | {"link": completion_link(name, place, each)} for each in siblings[listed]],
-        "n_siblings": len(siblings), "position": position - first,
-        "neighbours": _neighbours(data, name, place, row, siblings, position),
-        "passing": (similar["sample_index"], completion_link(name, place, similar), diff) if similar else None,
-        "advantage": advantage, "again": advantage.recomputed[listed] if advantage else [],
+        "tests": tests, "format": proof.format_decision(row, environment),
+        "format_words": proof.format_in_words(row, rule), "reward_words": proof.reward_in_words(row, rule),
+        "faults": {key: n for key, n in step_metrics.items() if key.startswith("sandbox_faults") and n},
     }  # fmt: skip
 
 
-def _neighbours(
-    data: RunData, name: str, place: Place, row: Mapping[str, Any], siblings: Sequence[Mapping[str, Any]], position: int
-) -> list[str | None]:
-    """The addresses of the completions before and after: in its group, or in an evaluation in its file."""
-    if place.evaluation is not None:
-        position, n = row["row"], data.scan(place).select(pl.len()).collect().item()
-    else:
-        n = len(siblings)
-    return [
-        completion_link(name, place, {"row": number} if place.evaluation is not None else siblings[number])
-        if 0 <= number < n
-        else None
-        for number in (position - 1, position + 1)
-    ]
+def _siblings_of(
+    data: RunData,
+    name: str,
+    place: Place,
+    members: pl.DataFrame,
+    position: int,
+    config: Mapping[str, Any],
+    *,
+    is_program: bool,
+) -> Page:
+    """The group of the completion in row `position`, its neighbours, and the most similar sibling that passes."""
+    columns = ("row", "group_index", "sample_index", "verdict", "reward", "advantage", "code")
+    siblings = [row | {"link": completion_link(name, place, row)} for row in members.select(columns).to_dicts()]
+    row = siblings[position]
+    passing = [each for each in siblings if each["verdict"] == Verdict.PASSED and each["code"] is not None]
+    similar, diff = passing_sibling(row, passing) if is_program else (None, None)
+    # At most SIBLINGS of a large group are listed, with this completion in the middle.
+    first = max(0, min(position - SIBLINGS // 2, len(siblings) - SIBLINGS))
+    listed = slice(first, first + SIBLINGS)
+    advantage = None
+    if place.evaluation is None:
+        advantage = proof.advantage_of(members, position, config)
+        links = {number: each["link"] for number, each in enumerate(siblings)}
+    else:  # evaluations have no advantages, and the completions before and after are those of the file
+        position_in_file, n = row["row"], data.scan(place).select(pl.len()).collect().item()
+        near = {position + by: position_in_file + by for by in (-1, 1) if 0 <= position_in_file + by < n}
+        links = {number: completion_link(name, place, {"row": other}) for number, other in near.items()}
+    return {
+        "siblings": siblings[listed], "n_siblings": len(siblings), "position": position - first,
+        "neighbours": [links.get(position - 1), links.get(position + 1)],
+        "passing": (similar["sample_index"], similar["link"], diff) if similar else None,
+        "advantage": advantage, "again": advantage.recomputed[listed] if advantage else [],
+    }  # fmt: skip
 
 
 def completion_link(name: str, place: Place, row: Mapping[str, Any]) -> str:
@@ -321,8 +297,8 @@ def completion_link(name: str, place: Place, row: Mapping[str, Any]) -> str:
 
 
 def _turns(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The turns of a completion: each answer, what it was answered (None for the last), and its verdicts and advantage
-    where recorded."""
+    """The turns of a completion: each answer, the reply to it (None for the last), and its verdict and advantage if
+    recorded."""
     turns = row["turns"] or []
     about = zip_longest(turns, turns[1:], row["turn_advantages"] or [], row["turn_verdicts"] or [])
     return [
@@ -338,15 +314,13 @@ def _prompt(data: RunData, row: Mapping[str, Any]) -> str | None:
 
 
 def _tokens(data: RunData, row: Mapping[str, Any], shade: str) -> dict[str, Any] | None:
-    """The completion's tokens as HTML, shaded by a value of each: by `shade` ("logprob" or another key of SHADES) if
-    the row has it, else by another value that it has. None if it has none. `mean` and `least` are over all tokens."""
+    """The completion's tokens as HTML, shaded by their value of `shade` (a key of SHADES) if it is recorded, else by
+    another one; None without any. `mean` and `least` are over all tokens."""
     tokens, available = row["completion_tokens"] or [], _token_values(row)
     if not tokens or not available:
         return None
     by = shade if shade in available else next(iter(available))
-    values = available[by]
-    decode = data.decode()
-    shown = tokens[:TOKENS_ON_PAGE]
+    values, decode, shown = available[by], data.decode(), tokens[:TOKENS_ON_PAGE]
     texts = pieces(decode, shown) if decode is not None else [str(token) for token in shown]
     numbers = [value for value in values if value is not None]
     if by == "logprob":  # the less likely a token was, the darker: surprise is what a reader looks for

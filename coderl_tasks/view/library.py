@@ -1,7 +1,7 @@
 """The runs and pools that the viewer shows, by the names that addresses have, and what tells that one has changed.
 
-An address has a directory's name. Of two directories with one name the second is called NAME~2. Nothing is written, and
-no lock is taken: a run may be at work, or lie on another machine's disk.
+Of two directories with one name the second is called NAME~2. Nothing is written, and no lock is taken: a run may be at
+work, or lie on another machine's disk.
 """
 
 import hashlib
@@ -32,8 +32,8 @@ class WrongValueError(CoderlError):
 
 
 class Library:
-    """What is shown: the directories `records` (runs, curations, or folders of them), or if there are none given, all
-    runs below the default root and all pools. Pools that shown runs were trained on are added as they are named."""
+    """What is shown: the directories `records` (runs, curations, or folders of them), or if none are given all runs
+    below the default root and all pools, and the pools that shown runs were trained on."""
 
     def __init__(self, records: Sequence[Path] = ()) -> None:
         self._records = [path for record in records for path in find_directories(record.resolve())]
@@ -54,10 +54,14 @@ class Library:
         return _named(dict.fromkeys([*pools, *filter(is_curation, self._pools_of_runs)]))
 
     def run(self, name: str) -> Path:
-        return _found(self.runs(), name, "run")
+        if (path := self.runs().get(name)) is None:
+            raise NotThereError(f"no run is called {name}")
+        return path
 
     def pool(self, name: str) -> Path:
-        return _found(self.pools(), name, "pool")
+        if (path := self.pools().get(name)) is None:
+            raise NotThereError(f"no pool is called {name}")
+        return path
 
     def names_of_pools(self, files: Iterable[Path]) -> dict[Path, str]:
         """The names of the pools with these files, without files of no pool. All of them are shown from now on."""
@@ -73,8 +77,8 @@ class Library:
 
 
 def state_of(run: Path, *, commits: bool = False) -> str:
-    """A short text that changes with the run: after a commit, an evaluation, a checkpoint, its start and its end, and
-    unless `commits` alone count also with each phase of a step. It costs a few look-ups, however long the run is."""
+    """A short text that changes with the run: after a commit, an evaluation, a checkpoint, its start and end, and
+    unless `commits` alone count with each phase of a step. It costs a few look-ups, however long the run is."""
     facts: list[Any] = [held_by(run) is not None]
     for name in WATCHED:
         try:
@@ -83,7 +87,7 @@ def state_of(run: Path, *, commits: bool = False) -> str:
         except OSError:
             facts.append(None)
     # A step's folder is made before its first group arrives; what is added to it later changes the folder itself.
-    evals = (run / "evals").iterdir() if (run / "evals").is_dir() else ()
+    evals = (run / "evals").glob("*")
     step = None if commits else last_entry(run / "steps")
     for folder in filter(None, (step, *evals)):
         with suppress(OSError):  # removed meanwhile, of which the next look knows
@@ -101,8 +105,8 @@ def last_entry(folder: Path) -> Path | None:
 
 
 def address(*parts: object, **values: Any) -> str:
-    """The path of a page: its parts and, after a question mark, the values that are neither None nor empty. Ids of
-    problems are values: browsers take `..` and `//` in a path for something else."""
+    """The path of a page with the values that are neither None nor empty. Ids of problems are values: browsers take
+    `..` and `//` in a path for something else."""
     path = "/" + "/".join(quote(str(part), safe="~") for part in parts)
     given = {name: value for name, value in values.items() if value not in (None, "")}
     return path + ("?" + urlencode(given, doseq=True, quote_via=quote) if given else "")
@@ -116,12 +120,6 @@ def _named(paths: Iterable[Path]) -> dict[str, Path]:
             name, number = f"{shown(path.name)}~{number}", number + 1
         named[name] = path
     return named
-
-
-def _found(known: dict[str, Path], name: str, kind: str) -> Path:
-    if name not in known:
-        raise NotThereError(f"no {kind} is called {name}")
-    return known[name]
 
 
 def _last_written(folder: Path) -> float:

@@ -1,7 +1,5 @@
-"""Text of models, data sets and programs as HTML that shows all of it and does nothing.
-
-Every text is escaped, and what shows nothing of its own (controls, terminal sequences, direction overrides, zero-width
-characters, NUL) is written out, as `untrusted_text` has it. A long one is cut: the page links to the whole.
+"""Text of models, data sets and programs as HTML that shows all of it and does nothing: it is escaped, and what shows
+nothing of its own (controls, direction overrides, zero-width characters) is written out.
 """
 
 import difflib
@@ -54,11 +52,9 @@ def _prose(text: str) -> Markup:
     """Text with its line breaks; what stands between backticks on a line as code."""
     if not text.strip():
         return Markup()
-    parts = _INLINE.split(text.strip("\n"))  # every second one stood between backticks
-    spans = [
-        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
-    ]
-    return Markup('<p class="prose">{}</p>').format(Markup().join(spans))
+    parts = [escape(part) for part in _INLINE.split(text.strip("\n"))]
+    parts[1::2] = [Markup("<code>{}</code>").format(part) for part in parts[1::2]]  # they stood between backticks
+    return Markup('<p class="prose">{}</p>').format(Markup().join(parts))
 
 
 def differing(expected: str | None, got: str | None) -> tuple[Markup, Markup]:
@@ -90,8 +86,8 @@ def difference(before: str | None, after: str | None) -> Markup:
 
 
 def shaded(texts: Iterable[str], values: Iterable[float | None], most: float, sign: int) -> Markup:
-    """Tokens as spans whose class is a shade, for a value times `sign` from 0 (none) to `most` and above; of a negative
-    one it is the other colour's. A token's title says its number and its value."""
+    """Tokens as spans whose class is a shade: of a value times `sign` from 0 (none) to `most` and above; of a negative
+    one of the other colour. A token's title says its number and its value."""
     parts = []
     for number, (text, value) in enumerate(zip(texts, values, strict=True)):
         level, said = "t-none", "none"

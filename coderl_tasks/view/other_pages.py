@@ -11,20 +11,8 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.scoring import Verdict
+from coderl_tasks.insight import pool_view
 from coderl_tasks.insight.audit_view import MEANINGS, audit_in_words, findings_table, tone, worst_first
-from coderl_tasks.insight.pool_view import (
-    NOTE_ON_BOUNDS,
-    NOTE_ON_RATES,
-    NOTE_ON_SPENDING,
-    flatten,
-    funnel,
-    make_up,
-    make_up_table,
-    note_on_labels,
-    pass_rate_plot,
-    spending,
-    spending_table,
-)
 from coderl_tasks.insight.problem_view import pool_file
 from coderl_tasks.insight.record import CurationRecord, light_frame, pool_row, run_row
 from coderl_tasks.insight.report import AUDIT_REPORT
@@ -67,33 +55,31 @@ def _trained_on(library: Library) -> dict[str, list[str]]:
 
 
 def pool_page(curation: CurationRecord, name: str, library: Library, order: str) -> Page:
-    """The variables of a pool's page: the runs of `library` trained on it, how many problems each stage of the curation
-    dropped and left, difficulties, the problems in the order `order` (one of ORDERS), and what an audit found. A
-    variable is None or empty where the pool has nothing for it, as without a profile (sampled pass rates)."""
+    """The page of a pool with its problems in the order `order` (one of ORDERS). A variable is None or empty where the
+    pool has nothing for it, as without a profile (sampled pass rates)."""
     page = {
         "title": name, "pool": name, "path": curation.path, "runs": _trained_on(library).get(name, []),
-        "n": len(curation.pool), "dropped": len(curation.dropped), "funnel": funnel(curation),
+        "n": len(curation.pool), "dropped": len(curation.dropped), "funnel": pool_view.funnel(curation),
         "problems": _listed_problems(curation.pool, order), "hidden": max(0, len(curation.pool) - MOST_LISTED),
-        "order": order, "orders": ORDERS, "manifest": flatten(curation.manifest),
+        "order": order, "orders": ORDERS, "manifest": pool_view.flatten(curation.manifest),
     }  # fmt: skip
     return page | _profile_of_pool(curation) | _audit_of_pool(curation)
 
 
 def _profile_of_pool(curation: CurationRecord) -> Page:
-    """What the curation's profile (pass rates, from sampled completions) says of the pool, as variables of `pool_page`:
-    the pass rates with the band of those that the pool takes, how many problems of each split are hard, medium and easy
-    (`make_up`), and what sampling cost. Each table and figure has its note."""
+    """What the profile (pass rates, from sampled completions) says: the rates with the band that was kept,
+    difficulties, costs."""
     profile, band = curation.profile, curation.band
     has_rates = len(profile) and "posterior" in profile.columns  # the histogram adds up these distributions
     has_difficulties = "difficulty_probability" in curation.pool.columns
-    splits = make_up(curation.pool) if has_difficulties else []  # a row per split, the last one of all splits
-    costs = spending(profile)
+    splits = pool_view.make_up(curation.pool) if has_difficulties else []  # a row per split, the last one of all splits
+    costs = pool_view.spending(profile)
     return {
-        "histogram": pass_rate_plot(profile, band, BARS_WIDTH) if has_rates else None, "band": band,
-        "profiled": len(profile), "rates_note": NOTE_ON_RATES,
-        "make_up": make_up_table(splits) if splits else None, "bounds_note": NOTE_ON_BOUNDS if splits else "",
-        "labels_note": note_on_labels(splits),
-        "spending": spending_table(costs) if costs else None, "spending_note": NOTE_ON_SPENDING,
+        "histogram": pool_view.pass_rate_plot(profile, band, BARS_WIDTH) if has_rates else None, "band": band,
+        "profiled": len(profile), "rates_note": pool_view.NOTE_ON_RATES,
+        "make_up": pool_view.make_up_table(splits) if splits else None,
+        "bounds_note": pool_view.NOTE_ON_BOUNDS if splits else "", "labels_note": pool_view.note_on_labels(splits),
+        "spending": pool_view.spending_table(costs) if costs else None, "spending_note": pool_view.NOTE_ON_SPENDING,
     }  # fmt: skip
 
 
@@ -160,26 +146,24 @@ def _other_row(curation: CurationRecord, detail: str) -> dict[str, Any] | None:
     named = _ROW_OF.search(detail)
     if named is None:
         return None
-    columns = ["problem_id", "split", "source_row", "statement"]
-    for frame in (curation.pool, curation.dropped):
-        if len(frame):
-            rows = frame.filter(pl.col("source_row") == int(named[1]), pl.col("split") == named[2]).select(columns)
-            if len(rows):
-                return rows.row(0, named=True)
-    return None
+    of_row = pl.col("source_row") == int(named[1]), pl.col("split") == named[2]
+    found = (frame.filter(*of_row) for frame in (curation.pool, curation.dropped) if len(frame))
+    columns = ("problem_id", "split", "source_row", "statement")
+    return next((rows.select(columns).row(0, named=True) for rows in found if len(rows)), None)
 
 
 def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
-    """The variables of the page that searches the completions of the run `name`: the form, filled in with `wanted`, and
-    the completions found, if anything is asked for. `rest` is the address that searches on where this search stopped;
-    `verdicts` are offered by the form, with OTHER_KINDS of completions (suspicious ones, for example) below them."""
+    """The page that searches the completions of a run: the form, filled in with `wanted`, and what was found, if
+    anything is asked for. `rest` is the address that searches on."""
     hits = search(data, wanted) if any((wanted.text, wanted.verdict, wanted.problem)) else None
     place = Place(evaluation=wanted.evaluation) if wanted.evaluation else None
-    rows = [
-        row
-        | {"link": completion_link(name, place or Place(row["step"]), row), "found": _around(row["found"], wanted.text)}
-        for row in (hits.rows if hits else [])
-    ]
+    rows = []
+    for row in hits.rows if hits else ():
+        found = row["found"]
+        if found is not None:  # as what stands before the text, the text, and what follows
+            before, hit, after = found.partition(wanted.text) if wanted.text else (found, "", "")
+            found = before.lstrip("\n"), hit, after.rstrip("\n")
+        rows.append(row | {"link": completion_link(name, place or Place(row["step"]), row), "found": found})
     left = hits.rest if hits else None  # `wanted`, from where this search stopped
     return {
         "title": "search", "run": name, "wanted": wanted, "hits": hits, "rows": rows,
@@ -189,11 +173,3 @@ def search_page(data: RunData, name: str, wanted: Wanted) -> Page:
         "titles": data.titles(wanted.evaluation or None) if rows else {},
         "rest": address("run", name, "search", **left.query()) if left else None,
     }  # fmt: skip
-
-
-def _around(found: str | None, text: str) -> tuple[str, str, str] | None:
-    """What stands before a hit, the hit, and what follows."""
-    if found is None or text not in found:
-        return None
-    before, hit, after = found.partition(text) if text else (found, "", "")
-    return before.lstrip("\n"), hit, after.rstrip("\n")

@@ -31,7 +31,7 @@ class Side:
 
     @property
     def graded(self) -> int:
-        return sum(map(is_graded, self.rows))
+        return self.passed + sum(map(has_failed, self.rows))
 
     @property
     def passed(self) -> int:
@@ -40,9 +40,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Two sides: on the `passing` one more pass, and the completion that it shows does; that of the `failing` one does
-    not. `is_lost`: the passing one was before. `failed` is the test that it failed, as `failed_test` returns it; `diff`
-    leads from the failing program to the passing one, or of answers that are none; None where one side alone is."""
+    """On the `passing` side one more passes, and the completion that it shows does; that of the `failing` one does not.
+    `is_lost`: the passing one was before. `failed` is the test that it failed; `diff` leads from the failing program
+    (or answer) to the passing one; None where one side alone is a program."""
 
     passing: Side
     failing: Side
@@ -60,23 +60,19 @@ class Change:
 
     @property
     def p(self) -> float | None:
-        """How often chance alone makes a fall as large (`stats.fisher_fall`), a rise read backwards; None of sides with
-        one completion each."""
+        """How often chance alone makes a fall as large, a rise read backwards; None of sides with one completion
+        each."""
         counts = [n for side in (self.passing, self.failing) for n in (side.passed, side.graded)]
         return None if self.is_of_single_completions else fisher_fall(*counts)
 
 
-def is_graded(row: Mapping[str, Any]) -> bool:
-    return row["verdict"] is not None and row["verdict"] not in UNGRADED
-
-
 def has_failed(row: Mapping[str, Any]) -> bool:
-    return is_graded(row) and row["verdict"] != Verdict.PASSED
+    return row["verdict"] not in (None, Verdict.PASSED, *UNGRADED)
 
 
 def program_change(before: Side, after: Side, problem: Problem | None) -> Change | None:
-    """The change between a problem's completions of two places; None if as many of them passed (in per cent). If fewer
-    pass, it is the first failing one against the most similar one that passed, else the other way round."""
+    """What changed between a problem's completions of two places; None if the same share passed. If fewer pass, it is
+    the first failing one against the most similar one that passed, else the other way round."""
     if not before.graded or not after.graded:
         return None
     rates = before.passed / before.graded, after.passed / after.graded

@@ -1,11 +1,10 @@
 """Why a reward is what it is: the format decision, the tests one by one, the reward's sum, the advantage in its group.
 
-Everything is worked out again from what is recorded and compared with it, by the functions that training used: the
-program is extracted anew, the advantages of the group are estimated anew. What is not recorded is said to be so, as of
-a test that passed its output.
+The program is extracted and the group's advantages are estimated again, by the functions that training used, and
+compared with what is recorded. What is not recorded is said to be so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -32,8 +31,8 @@ NO_CONTEXT = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class TestLine:
-    """A test of a completion's problem: its number, in which place it ran, what became of it, the CPU seconds that it
-    took where recorded, and its texts."""
+    """A test of a completion's problem: its number, in which place it ran, its outcome, CPU seconds if recorded, and
+    its texts."""
 
     index: int
     place: int | None
@@ -46,32 +45,32 @@ class TestLine:
 def test_lines(
     row: Mapping[str, Any], problem: Problem, order: Sequence[int], held_back: Sequence[int]
 ) -> list[TestLine]:
-    """The problem's tests in the order in which they ran for the rollout `row`, then those held back from the reward.
-    Grading stops at the first failure, so that the tests before it in the order passed, and those after it did not run;
-    where all tests were run (`reward=fraction`), only how many passed is recorded."""
+    """The tests in the order in which they ran for the rollout `row`, then those held back from the reward. Grading
+    stops at the first failure: the tests before it passed, those after it did not run. Where all were run
+    (`reward=fraction`), only how many passed is recorded."""
     rewarded = [index for index in order if index not in set(held_back)]
-    outcomes = {None: "held back", True: "held back: all pass", False: "held back: not all pass"}
-    lines: list[tuple[int, int | None, str]] = [*zip(rewarded, count(1), _states(row, rewarded), strict=False)]
-    lines += [(index, None, outcomes[row["passes_held_back"]]) for index in held_back]
+    n, passed, run, failed = len(rewarded), row["tests_passed"] or 0, row["tests_run"] or 0, row["first_failed"]
+    if row["verdict"] == Verdict.PASSED and passed == n:
+        states = ["passed"] * n
+    elif failed is None or failed not in rewarded:
+        states = ["not run"] * n
+    else:
+        place = rewarded.index(failed)
+        before = after = "passed" if passed == n - 1 else "run, outcome not recorded" if run == n else "not recorded"
+        if passed == place and run == place + 1:  # it stopped there
+            before, after = "passed", "not run"
+        states = [before] * place + ["failed"] + [after] * (n - place - 1)
+    outcome = {None: "held back", True: "held back: all pass", False: "held back: not all pass"}[
+        row["passes_held_back"]
+    ]
+    lines: list[tuple[int, int | None, str]] = [*zip(rewarded, count(1), states, strict=False)]
+    lines += [(index, None, outcome) for index in held_back]
     tests = tuple(problem.tests)
     seconds: dict[int | None, float] = dict(enumerate(row["test_seconds"] or [], 1))
     return [
         TestLine(index, place, state, seconds.get(place), tests[index].input, tests[index].expected)
         for index, place, state in lines
     ]
-
-
-def _states(row: Mapping[str, Any], rewarded: Sequence[int]) -> list[str]:
-    n, passed, run, failed = len(rewarded), row["tests_passed"] or 0, row["tests_run"] or 0, row["first_failed"]
-    if row["verdict"] == Verdict.PASSED and passed == n:
-        return ["passed"] * n
-    if failed is None or failed not in rewarded:
-        return ["not run"] * n
-    place = rewarded.index(failed)
-    if passed == place and run == place + 1:  # it stopped there
-        return ["passed"] * place + ["failed"] + ["not run"] * (n - place - 1)
-    others = "passed" if passed == n - 1 else "run, outcome not recorded" if run == n else "not recorded"
-    return [others] * place + ["failed"] + [others] * (n - place - 1)
 
 
 def rule_in_words(problem: Problem) -> str:
@@ -87,10 +86,8 @@ def rule_in_words(problem: Problem) -> str:
 def difference_in_words(problem: Problem, difference: str | None) -> str:
     """What of a wrong answer was compared, by which rule, and where it first differed, in a sentence."""
     what = "returned value" if problem.kind == "call" else "program's output"
-    if difference is None:
-        where = "and is wrong"
-    elif difference == NO_VALUE:
-        where = f"and is {difference}"
+    if difference is None or difference == NO_VALUE:
+        where = f"and is {difference or 'wrong'}"
     else:
         where = f"and differs {'' if difference.startswith('after ') else 'in '}{difference}"
     return f"The {what} was {rule_in_words(problem)} {where}."
@@ -104,8 +101,8 @@ def held_back_tests(problem: Problem, config: Mapping[str, Any]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How the program was found: `decision` in words, the completion's `lines` that it stands in (from 1), and whether
-    extracting it again gives what is recorded (None: not a program's environment)."""
+    """How the program was found: in words, the completion's `lines` that it stands in (from 1), and whether extracting
+    it again gives what is recorded (None: not a program's environment)."""
 
     decision: str
     lines: tuple[int, int] | None
@@ -158,9 +155,9 @@ def format_in_words(row: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         return ""
     if environment == "custom":
         return f"format score {score:g}"
-    cost, name = (
-        (0.2, "0.2") if environment == "gsm8k" else (float(config.get("format_coef", FORMAT_COEF)), "format_coef")
-    )
+    cost, name = float(config.get("format_coef", FORMAT_COEF)), "format_coef"
+    if environment == "gsm8k":
+        cost, name = 0.2, "0.2"
     if score < 0:
         return f"format violated, score {score:g}: costs {name} × {-score:g} = {cost * -score:g}"
     return f"format ok, score 0; a violation scores −1, which costs {cost:g}"
@@ -168,9 +165,8 @@ def format_in_words(row: Mapping[str, Any], config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Advantage:
-    """How the advantage follows from the group: the `rule` and its `numbers` for this completion, both as text, and
-    what the rule gives when it is `recomputed` for each completion of the group. `is_same`: all are what is recorded;
-    None if they were not recomputed, and then `why` not."""
+    """The advantage's `rule` and its `numbers` for this completion, as text, and what the rule gives for each
+    completion of the group. `is_same`: all are what is recorded; None if they were not recomputed, and `why` not."""
 
     rule: str
     numbers: str
@@ -180,12 +176,11 @@ class Advantage:
 
 
 def advantage_of(group: pl.DataFrame, place: int, config: Mapping[str, Any]) -> Advantage:
-    """Explains the advantage of the completion in row `place` of its `group` (ROLLOUT_SCHEMA): recomputes the group's
-    advantages from its rewards by the run's settings `config`, and compares them with the recorded ones."""
+    """The advantage of row `place` of its `group` (ROLLOUT_SCHEMA): the group's advantages, recomputed from its rewards
+    by the run's settings `config`, are compared with the recorded ones."""
     from coderl_tasks.policy.grpo import EPS, ESTIMATORS, counted_rewards, estimator, with_advantages  # takes seconds
 
-    name = str(config.get("advantage", "mean_centred"))
-    eps = config.get("advantage_eps", EPS)
+    name, eps = str(config.get("advantage", "mean_centred")), config.get("advantage_eps", EPS)
     rule = ESTIMATORS[name].in_words if name in ESTIMATORS else name
     truncation = config.get("truncation") or {}
     if truncation.get("kind", "graded") != "graded":
@@ -208,17 +203,14 @@ def advantage_of(group: pl.DataFrame, place: int, config: Mapping[str, Any]) -> 
         old == new or (old is not None and new is not None and abs(old - new) < SAME)
         for old, new in zip(recorded, recomputed, strict=True)
     )
-    numbers = _numbers(rewards, place, partial(ESTIMATORS[name].with_numbers, eps=eps))
-    return Advantage(rule, numbers, recomputed, is_same)
-
-
-def _numbers(counted: Sequence[float | None], place: int, with_numbers: Callable[[float, list[float]], str]) -> str:
-    own, others = counted[place], [value for value in counted if value is not None]
+    own, counted = rewards[place], [value for value in rewards if value is not None]
     if own is None:
-        return "this completion does not count"
-    if max(others) == min(others):
-        return f"all {len(others)} rewards that count are {own:g}: no signal, and the update skips the group"
-    return with_numbers(own, others)
+        numbers = "this completion does not count"
+    elif max(counted) == min(counted):
+        numbers = f"all {len(counted)} rewards that count are {own:g}: no signal, and the update skips the group"
+    else:
+        numbers = ESTIMATORS[name].with_numbers(own, counted, eps=eps)
+    return Advantage(rule, numbers, recomputed, is_same)
 
 
 def group_sql(run: Path, row: Mapping[str, Any], evaluation: str | None, config: Mapping[str, Any]) -> str:

@@ -1,20 +1,19 @@
 """What pages show of a run, read from its files and kept as long as these stay as they are.
 
-What is asked of a whole run comes from its index, which has neither tokens nor texts; what is shown of a step, a group
-or a completion from the file of that step. Counts of a file of the index are kept by the file, so that the next step of
-a run at work costs reading that step's rows alone.
+What is asked of a whole run comes from its index, which has neither tokens nor texts, and is kept by file of the index:
+the next step of a run at work costs reading its rows alone. A step, a group or a completion comes from the step's file.
 """
 
 import mmap
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from os.path import commonprefix
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import proxy
 
 import polars as pl
@@ -50,19 +49,12 @@ _N_TOKENS = pl.col("completion_tokens").list.len().alias("n_completion_tokens")
 MOST_PROBLEMS, MOST_EVALUATIONS = 256, 64
 """Kept in memory: problems with their tests, and evaluations with their titles."""
 FAILURE_CHARS, TITLE_CHARS = 200, 120
-_OUTPUT = (
-    pl.col("failed_output").str.slice(0, FAILURE_CHARS).str.strip_chars().str.replace_all("\n", r"\n", literal=True)
-)
-_IS_BLANK = pl.col("failed_output").str.strip_chars() == ""
-_GOT = (
-    pl.when(pl.col("failed_output") == "")
-    .then(pl.lit("no output"))
-    .when(_IS_BLANK)
-    .then(pl.lit("white space alone"))
-    .otherwise(pl.format("got {}", _OUTPUT))
-)
-_FAILURE = pl.coalesce("reward_error", "reason", pl.format("test {}: {}", "first_failed", _GOT))
-_FAILURE = _FAILURE.str.slice(0, FAILURE_CHARS)
+_OUTPUT = pl.col("failed_output")
+_BEGINNING = _OUTPUT.str.slice(0, FAILURE_CHARS).str.strip_chars().str.replace_all("\n", r"\n", literal=True)
+_IS_BLANK = pl.when(_OUTPUT == "").then(pl.lit("no output")).when(_OUTPUT.str.strip_chars() == "")
+_GOT = _IS_BLANK.then(pl.lit("white space alone")).otherwise(pl.format("got {}", _BEGINNING))
+_REASON = pl.coalesce("reward_error", "reason", pl.format("test {}: {}", "first_failed", _GOT))
+_FAILURE = _REASON.str.slice(0, FAILURE_CHARS)
 """Why a completion failed: what its row says, else what it printed or returned in the first test that it failed."""
 _RESUMED = re.compile(rb"\(resuming at step (\d+)\)")
 
@@ -81,7 +73,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        return " ".join(self.parts) if self.evaluation is None else f"evaluation {self.evaluation}"
+        return f"step {self.step}" if self.evaluation is None else f"evaluation {self.evaluation}"
 
 
 class RunData:
@@ -92,7 +84,7 @@ class RunData:
         self.path = path
         self._pools = pools
         self._kept: dict[str, tuple[str, Any]] = {}  # by name: the state it is of, and the value
-        self._of_files: dict[str, dict[Path, tuple[tuple[int, int], Any]]] = {}  # by name and file: version, value
+        self._of_files: dict[str, dict[tuple[Path, int, int], Any]] = {}  # by name and version of a file
         # By a proxy: in a cycle, what is kept of a run that is let go of would stay until a collection.
         self._problem = lru_cache(MOST_PROBLEMS)(partial(RunData._read_problem, proxy(self)))
         self._titles = lru_cache(MOST_EVALUATIONS)(partial(RunData._read_titles, proxy(self)))
@@ -105,20 +97,17 @@ class RunData:
         state, known = state_of(self.path), self._kept.get(name)
         if known is None or known[0] != state:
             known = self._kept[name] = (state, value())
-        found: Value = known[1]
-        return found
+        return cast(Value, known[1])
 
     def of_files(self, name: str, value: Callable[[Path], Value]) -> list[Value]:
         """`value(file)` of each file with rollouts of training (`rollout_files`), computed once for each version."""
-        known = self._of_files.get(name, {})
-        found: dict[Path, tuple[tuple[int, int], Value]] = {}
+        known, found = self._of_files.get(name, {}), dict[tuple[Path, int, int], Any]()
         for file in rollout_files(self.path):
             about = file.stat()
-            version = about.st_mtime_ns, about.st_size
-            kept = known.get(file)
-            found[file] = kept if kept is not None and kept[0] == version else (version, value(file))
+            version = file, about.st_mtime_ns, about.st_size
+            found[version] = known[version] if version in known else value(file)
         self._of_files[name] = found
-        return [each for _, each in found.values()]
+        return [*found.values()]
 
     @property
     def record(self) -> RunRecord:
@@ -198,8 +187,7 @@ class RunData:
 
     def scan(self, place: Place) -> pl.LazyFrame:
         """The rollouts of a place, with their number in the file as `row`."""
-        rows = scan_parquet(self.file_of(place), ROLLOUT_SCHEMA)
-        return rows.with_row_index("row")
+        return scan_parquet(self.file_of(place), ROLLOUT_SCHEMA).with_row_index("row")
 
     def light_rows(self, place: Place) -> pl.DataFrame:
         """The rollouts of a place without tokens and texts, with the number of completion tokens."""
@@ -212,21 +200,18 @@ class RunData:
         return rows.sort(ORDER).collect().to_dicts()
 
     def programs(self, place: Place, rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, str | None]]:
-        """Of each of `rows`, which are completions of a place by `group_index` and `sample_index`, in an evaluation by
-        `row`: a hash of the program, without one of the answer, and the beginning of why it failed, None where nothing
-        says it. NotThereError as `file_of`."""
+        """Of each of `rows`, completions of a place by `group_index` and `sample_index`, in an evaluation by `row`: a
+        hash of the program (else: of the answer), and the beginning of why it failed, if anything says it."""
         names = ("group_index", "sample_index") if place.evaluation is None else ("row",)
         keys = [tuple(row[name] for name in names) for row in rows]
         some = self.scan(place).filter(pl.col(names[0]).is_in(sorted({key[0] for key in keys})))
-        program = pl.coalesce("code", "completion").hash()
-        found = some.select(*names, program.alias("program"), _FAILURE.alias("failure")).collect()
-        known = {tuple(key): (program, failure) for *key, program, failure in found.iter_rows()}
+        found = some.select(*names, pl.coalesce("code", "completion").hash().alias("program"), failure=_FAILURE)
+        known = {tuple(key): (program, failure) for *key, program, failure in found.collect().iter_rows()}
         return [known[key] for key in keys]
 
     def group(self, place: Place, group: int | None, sample: int) -> tuple[pl.DataFrame, int]:
-        """The group of a completion with all columns, and the completion's place in it. A completion of training is
-        named by its group and its number there, one of an evaluation (`group` None) by its row; the group is then the
-        problem's completions of all rounds. NotThereError if there is none."""
+        """The group of a completion with all columns, and its row there. `sample` is its number in the group or, of an
+        evaluation (`group` None), its row in the file: then the group are the problem's completions of all rounds."""
         rows = self.scan(place)
         if group is None:
             own = rows.filter(pl.col("row") == sample).select("group_index", "problem_id")
@@ -266,16 +251,17 @@ class RunData:
             return None, str(error)
 
     def _read_problem(self, problem_id: str, source: Version | str) -> tuple[Problem | None, str | None]:
+        problem, missing = None, None
         if isinstance(source, str):
             found, missing = problems_at_hand(self.config_of(Place(evaluation=source)), {problem_id})
             problem = found[problem_id].whole() if problem_id in found else None
         else:
-            problem, missing = problem_in_pool(source[0], problem_id), None
+            problem = problem_in_pool(source[0], problem_id)
         return problem, None if problem else missing or "the problem is not there any more"
 
     def pool_file(self) -> Path:
-        """The file of the run's pool, as `pool_file` finds it also among the pools that are shown. ConfigError, with
-        the command that names it, if there is none."""
+        """The file of the run's pool, also among the pools that are shown; ConfigError says how to name it if there is
+        none."""
         config = self.record.config
         try:
             return pool_file(config, [*self._pools()])
@@ -285,8 +271,8 @@ class RunData:
             raise ConfigError(f"{error}, or name it: {view_command(self.path)} POOL") from error
 
     def titles(self, evaluation: str | None = None) -> dict[str, str]:
-        """How the statement of each problem of the pool begins, or of those of `evaluation`, by its id; empty if the
-        pool cannot be read, or the prompts of the evaluation."""
+        """How the statement of each problem of the pool, or of those of `evaluation`, begins, by id; empty if it cannot
+        be read."""
         try:
             file = self.pool_file() if evaluation is None else self.file_of(Place(evaluation=evaluation))
             return self._titles(_version(file), evaluation)
@@ -306,16 +292,13 @@ class RunData:
                 shared = commonprefix([*prompts.values()])  # noqa: RUF071 - of characters, not of paths
                 end = len(shared) - len(re.sub(r".*\s", "", shared, flags=re.DOTALL))  # whole words
                 statements = {name: prompt[end:] for name, prompt in prompts.items()}
-        titles = {name: " ".join(text[: 4 * TITLE_CHARS].split()) for name, text in statements.items() if text}
-        return {
-            name: title if len(title) <= TITLE_CHARS else f"{title[:TITLE_CHARS]}…"
-            for name, title in titles.items()
-            if title
-        }
+        titles = {name: " ".join((text or "")[: 4 * TITLE_CHARS].split()) for name, text in statements.items()}
+        cut = {name: f"{title[:TITLE_CHARS]}…" for name, title in titles.items() if len(title) > TITLE_CHARS}
+        return {name: title for name, title in (titles | cut).items() if title}
 
     def profiled(self, problem_id: str) -> tuple[int, int] | None:
-        """How many of the base model's graded completions of a problem passed in the pool's profile, and how many these
-        are; None if nothing is known of it."""
+        """How many of the base model's graded completions passed in the pool's profile, of how many; None if it is not
+        known."""
         try:
             rows = scan_parquet(self.pool_file()).filter(pl.col("problem_id") == problem_id)
             found = rows.select("n_correct", "n_samples").head(1).drop_nulls().collect()
@@ -324,13 +307,22 @@ class RunData:
         return found.row(0) if len(found) else None
 
     def prompted_statements(self, most_seconds: float) -> tuple[dict[str, str], int]:
-        """Reads the statements of problems that are not in the pool from recorded prompts. Returns all that have been
-        read so far, by problem id (an empty text if no prompt is recorded), and the number of problems still unread. A
-        call reads evaluations that are new, which are few, and steps for about `most_seconds`; the next call goes on.
-        Nothing is read if the model's tokenizer is not on this machine."""
+        """The statements, by id, of problems that are not in the pool, read from prompts ("": none is recorded), and
+        how many problems are still unread: a call reads new evaluations, which are few, and steps for about
+        `most_seconds`. Nothing is read if the model's tokenizer is not on this machine."""
         decode, in_pool, started = self.decode(), self.titles().keys(), monotonic()
-        if decode is not None:
-            self._read_evaluation_prompts(decode, in_pool)
+
+        def read(place: Place, decode: Decode) -> None:
+            prompts = prompts_in(self.scan(place), decode, {*self._statements, *in_pool})
+            # A new dict: other threads may iterate over the last.
+            self._statements = self._statements | {name: statement_in(prompt) for name, prompt in prompts.items()}
+
+        pool_version = hash(frozenset(in_pool))  # with other problems in the pool, evaluations are read again
+        for record in self.record.evals.values():
+            if decode is not None and record.rollouts is not None:
+                if (key := (_version(record.rollouts), pool_version)) not in self._read_files:
+                    read(Place(evaluation=record.name), decode)
+                self._read_files.add(key)
         # Each problem is read from the last step that sampled it, so that a step is read once; recent steps first.
         new = self.groups.filter(~pl.col("problem_id").is_in([*self._statements, *in_pool]))
         by_step = new.group_by("problem_id").agg(pl.col("step").last()).group_by("step").agg("problem_id").sort("step")
@@ -338,27 +330,11 @@ class RunData:
             if decode is None or monotonic() - started > most_seconds:
                 break
             with suppress(NotThereError):  # people remove the rollouts of old steps
-                self._read_prompts(Place(step), decode, in_pool)
+                read(Place(step), decode)
             # Problems without a prompt count as read.
             self._statements = dict.fromkeys(problem_ids, "") | self._statements
         new_ids = by_step["problem_id"].explode().to_list()
         return self._statements, sum(problem_id not in self._statements for problem_id in new_ids)
-
-    def _read_evaluation_prompts(self, decode: Decode, in_pool: Collection[str]) -> None:
-        """Reads the prompts of the evaluations whose files are new. If the pool's problems have changed, it reads all
-        again: `_read_prompts` skips the problems that are in the pool at the time."""
-        pool_version = hash(frozenset(in_pool))
-        for record in self.record.evals.values():
-            if record.rollouts is not None:
-                file_and_pool = (_version(record.rollouts), pool_version)
-                if file_and_pool not in self._read_files:
-                    self._read_prompts(Place(evaluation=record.name), decode, in_pool)
-                self._read_files.add(file_and_pool)
-
-    def _read_prompts(self, place: Place, decode: Decode, in_pool: Collection[str]) -> None:
-        prompts = prompts_in(self.scan(place), decode, {*self._statements, *in_pool})
-        found = {name: statement_in(prompt) for name, prompt in prompts.items()}
-        self._statements = self._statements | found  # a new one: other threads may iterate over the last
 
     def test_order(self, problem: Problem) -> list[int]:
         """The order in which a problem's tests run in this run, as recorded at its start."""
@@ -404,41 +380,33 @@ def _decoder(model_name: str) -> Decode | None:
 
 def with_intervals(groups: pl.DataFrame) -> pl.DataFrame:
     """By step the share of the graded completions that passed (`rate`) and `mean_reward`, each with its 95% interval
-    (`..._low`, `..._high`; null for a single group). `groups` has a row per group (the completions of one problem).
-    Completions of one group are alike, so groups are the clusters that vary: the interval is that of a ratio of sums
-    over clusters (its variance by linearisation, and Student's t)."""
+    (`..._low`, `..._high`; null for a single group). Completions of one group (a problem's, a row of `groups`) are
+    alike, so groups are the clusters that vary: the interval is that of a ratio of sums over clusters (its variance by
+    linearisation, and Student's t)."""
     n = pl.col("graded")
     clusters = (n > 0).sum()
-    totals_of_group = {
-        "rate": pl.col("passed").cast(pl.Float64),
-        "mean_reward": pl.col("mean_reward").fill_null(0.0) * n,
-    }
+    totals = {"rate": pl.col("passed").cast(pl.Float64), "mean_reward": pl.col("mean_reward").fill_null(0.0) * n}
     parts = {"clusters": clusters}
-    for name, total in totals_of_group.items():
+    for name, total in totals.items():  # of each group
+        residual = total - total.sum() / n.sum() * n
+        error = ((residual**2).sum() * clusters / (clusters - 1)).sqrt() / n.sum()
         parts[name] = pl.when(n.sum() > 0).then(total.sum() / n.sum())
-        parts[f"{name}_error"] = pl.when(clusters > 1).then(_ratio_standard_error(total, n, clusters))
+        parts[f"{name}_error"] = pl.when(clusters > 1).then(error)
     by_step = groups.group_by("step").agg(**parts).sort("step")
     reach = {count: student_t(count - 1) for count in by_step["clusters"].unique() if count > 1}
     t = pl.col("clusters").replace_strict(reach, default=None, return_dtype=pl.Float64)
     # A mean lies between the least and the largest value, which the interval of a few groups may not.
     limits: dict[str, Any] = {"rate": (0.0, 1.0), "mean_reward": (groups["lowest"].min(), groups["highest"].max())}
-    bounds = {
-        f"{name}_{end}": (pl.col(name) + sign * t * pl.col(f"{name}_error")).clip(*limits[name])
-        for name in totals_of_group
-        for end, sign in (("low", -1), ("high", 1))
-    }
-    return by_step.with_columns(**bounds)
-
-
-def _ratio_standard_error(total: pl.Expr, n: pl.Expr, clusters: pl.Expr) -> pl.Expr:
-    """The standard error of sum(total) / sum(n) over independent clusters, by linearisation."""
-    residual = total - total.sum() / n.sum() * n
-    return ((residual**2).sum() * clusters / (clusters - 1)).sqrt() / n.sum()
+    for name, (least, largest) in limits.items():
+        half = t * pl.col(f"{name}_error")
+        low, high = ((pl.col(name) + by).clip(least, largest) for by in (-half, half))
+        by_step = by_step.with_columns(low.alias(f"{name}_low"), high.alias(f"{name}_high"))
+    return by_step
 
 
 def pieces(decode: Decode, tokens: Sequence[int]) -> list[str]:
-    """The text of each token, in order: together the text of all. A character of several tokens is its last one's; the
-    others are empty."""
+    """The text of each token: together the text of all. A character of several tokens is its last one's; the others are
+    empty."""
     texts: list[str] = []
     start = read = 0  # what is decoded to see a token in its context, and what is given out
     for end in range(1, len(tokens) + 1):

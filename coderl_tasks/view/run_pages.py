@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
@@ -15,7 +15,7 @@ from coderl_tasks.insight.plots import FIRST, evaluation_marks, evaluation_said,
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 from coderl_tasks.insight.report import facts
 from coderl_tasks.insight.shown_metrics import CORRECT, REWARD, SECONDS, SHOWN, line_texts
-from coderl_tasks.insight.timeline import Band, Event, Panel, Timeline
+from coderl_tasks.insight.timeline import Event, Timeline
 from coderl_tasks.insight.token_uses import costs, costs_table
 from coderl_tasks.insight.viewer_link import query_command
 from coderl_tasks.insight.warning_signs import WINDOW, Episode, Watch, acts
@@ -44,15 +44,21 @@ def verdict_tone(verdict: str | None) -> str:
 
 
 def run_page(data: RunData, name: str, library: Library, first: int | None, last: int | None, *, every: bool) -> Page:
-    """The variables of the page of the run `name`: its state, curves, steps, evaluations, costs, settings, warnings,
-    and the problems with the lowest pass rates, and those whose pass rate fell. `library` may have its pool. `first`
-    and `last` bound the steps of the curves and of the table of steps (None: no bound). With `every` all metrics have
-    curves, and no list is cut."""
+    """The page of the run `name`. `first` and `last` bound the steps that are shown (None: no bound). With `every` all
+    metrics have curves, and no list is cut."""
     record, watch = data.record, data.watch
     pool, no_pool = pool_of(data, library)
     spent = data.of_state("costs", lambda: costs(record))  # kept until the run has gone on
     meanings = {key: field.description or "" for key, field in TrainSettings.model_fields.items()}
-    page = {
+    shown = record.metrics
+    if first is not None:
+        shown = shown.filter(pl.col("step") >= first)
+    if last is not None:
+        shown = shown.filter(pl.col("step") <= last)
+    most_rows = LAST_STEPS if (first, last) == (None, None) else ROWS_ON_PAGE  # bounds ask for more of the table
+    fallen, n_again = data.of_state("worse", lambda: worse(data.groups))
+    by_chance = 1 - CONFIDENCE  # the false discovery rate that is accepted
+    return {
         "title": name, "run": name, "record": record, "state": data.state, "at_work": data.at_work(),
         "facts": facts(record), "pool": pool, "no_pool": no_pool, "integrity": _integrity(data, name),
         # A warning has an episode: the steps over which it holds. Acts are changes the run made to its own settings.
@@ -65,32 +71,12 @@ def run_page(data: RunData, name: str, library: Library, first: int | None, last
         "settings": [(key, value, meanings.get(key, "")) for key, value in sorted(record.config.items())],
         "changes": changed_settings(record.config),
         "commands": [f"coderl {words} {shlex.quote(str(record.path))}" for words in ("report", "watch", "shell")],
-    }  # fmt: skip
-    return page | _steps_of_page(data, name, first, last, every=every) | _problems_of_page(data, every=every)
-
-
-def _steps_of_page(data: RunData, name: str, first: int | None, last: int | None, *, every: bool) -> Page:
-    """The curves and the table of the steps from `first` to `last`; the table has the newest steps, `every` one of them
-    if asked for."""
-    record, shown = data.record, data.record.metrics
-    if first is not None:
-        shown = shown.filter(pl.col("step") >= first)
-    if last is not None:
-        shown = shown.filter(pl.col("step") <= last)
-    most_rows = LAST_STEPS if (first, last) == (None, None) else ROWS_ON_PAGE  # bounds ask for more of the table
-    return {
+        # The curves, and the table of steps.
         "timeline": timeline(data, name, shown, every=every).plot() if len(shown) or record.evals else None,
         "bounds": (first, last), "every": every, "n_steps": len(shown), "newest": record.metrics["step"].max(),
         "steps": (shown if every else shown.tail(most_rows)).reverse().to_dicts(),
         "step_columns": step_columns(record), "meanings": {metric.name: metric.meaning for metric in METRICS},
-    }  # fmt: skip
-
-
-def _problems_of_page(data: RunData, *, every: bool) -> Page:
-    """The problems without a signal, those solved least, and those solved ever less (all with `every`)."""
-    fallen, n_again = data.of_state("worse", lambda: worse(data.groups))
-    by_chance = 1 - CONFIDENCE  # the false discovery rate that is accepted
-    return {
+        # The problems without a signal, those solved least, and those solved ever less.
         "signals": without_signal(data.groups), "hardest": hardest(data.groups), "titles": data.titles(),
         "worse": fallen if every else fallen[:WORST], "n_worse": len(fallen), "by_chance": by_chance,
         # More than chance explains: `q` is the false discovery rate among the problems up to this one.
@@ -99,22 +85,15 @@ def _problems_of_page(data: RunData, *, every: bool) -> Page:
     }  # fmt: skip
 
 
-class Paired(NamedTuple):
-    """A paired difference with its interval, on the `shared` problems; None where these are all of both evaluations."""
-
-    difference: float
-    low: float
-    high: float
-    shared: int | None
-
-
-def _paired(record: EvalRecord, baseline: EvalRecord | None) -> Paired | None:
-    """The difference from the baseline that an evaluation has recorded; None if it has none."""
+def _paired(record: EvalRecord, baseline: EvalRecord | None) -> dict[str, float | None] | None:
+    """The difference from the baseline that an evaluation has recorded, with its interval, on the `shared` problems
+    (None: on all of both); None if it has none."""
     found = record.summary.get("compare") or {}
     difference, low, high, n = (found.get(key) for key in ("difference", "ci_low", "ci_high", "n"))
-    if baseline is None or found.get("to") != baseline.name or difference is None or low is None or high is None:
+    if baseline is None or found.get("to") != baseline.name or None in (difference, low, high):
         return None
-    return Paired(difference, low, high, None if record.summary["n"] == baseline.summary["n"] == n else n)
+    shared = None if record.summary["n"] == baseline.summary["n"] == n else n
+    return {"difference": difference, "low": low, "high": high, "shared": shared}
 
 
 INTEGRITY = {
@@ -163,11 +142,10 @@ def step_columns(record: RunRecord) -> list[tuple[str, str, str]]:
     """The columns of a table of steps: metric, heading, format; without faults that never happened."""
     columns = []
     for metric, shown in SHOWN.items():
-        if shown.column is None or metric not in record.metrics.columns:
-            continue
-        values = record.metrics[metric].drop_nulls()
-        if len(values) and not (shown.is_fault and not (values != 0).any()):
-            columns.append((metric, *shown.column))
+        if shown.column is not None and metric in record.metrics.columns:
+            values = record.metrics[metric].drop_nulls()
+            if len(values) and ((values != 0).any() or not shown.is_fault):
+                columns.append((metric, *shown.column))
     return columns
 
 
@@ -196,7 +174,7 @@ def _usual_settings(preset: str) -> dict[str, Any]:
 
 
 def without_signal(groups: pl.DataFrame) -> dict[str, Any]:
-    """How many `groups` there are, and `without` a signal, by reason, and the `step` with most of these: how many are
+    """How many `groups` there are, how many are `without` a signal, by reason, and the `step` with most of these:
     `in_step`, `of_step` of its groups."""
     lacking = groups.filter(~pl.col("has_signal"))
     by_step = groups.group_by("step").agg(in_step=(~pl.col("has_signal")).sum(), of_step=pl.len())
@@ -213,11 +191,10 @@ def hardest(groups: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
-    """The problems whose pass rate fell from the first step that sampled them to the last, and how many problems were
-    sampled in two steps or more. `groups` has a row per group (the completions of a problem in a step). Each problem
-    has step and counts of both ends, the pass rates of the steps `between`, the `p` of the fall (Fisher's exact test),
-    and `q`, the false discovery rate among problems with this p or a smaller one (Benjamini and Hochberg, 1995). The
-    smallest p comes first: with few completions a large fall is often chance."""
+    """The problems whose pass rate fell from the first step that sampled them to the last, and how many were sampled in
+    two steps or more. Of both ends each has step and counts, and the pass rates of the steps `between`; `p` is of the
+    fall (Fisher's exact test), `q` the false discovery rate among problems with this p or less (Benjamini and Hochberg,
+    1995). The smallest p comes first: with few completions a large fall is often chance."""
     visits = groups.filter(pl.col("graded") > 0).group_by("problem_id", "step").agg(pl.col("passed", "graded").sum())
     columns = pl.col("step", "passed", "graded")
     by_problem = visits.sort("step").group_by("problem_id", maintain_order=True)
@@ -240,41 +217,36 @@ def worse(groups: pl.DataFrame) -> tuple[list[dict[str, Any]], int]:
 
 
 def timeline(data: RunData, name: str, metrics: pl.DataFrame, *, every: bool) -> Timeline:
-    """The curves and events of the run `name` over the steps in `metrics`. Of a long run a point is the mean of
-    neighbouring steps, and a link to the one in which the fewest completions passed. `every`: a panel per metric, else
-    of the main ones."""
+    """The curves and events of the run `name` over the steps in `metrics`; with `every` a panel per metric. Of a long
+    run a point is the mean of neighbouring steps, and a link to the one in which the fewest completions passed."""
     record, steps = data.record, metrics["step"].to_list()
     thinned = thin(metrics)
     points = thinned["step"].cast(pl.Float64).to_list()  # positions on the axis: means of steps are no whole numbers
     lowest = _lowest_steps(metrics, len(points))
     linked_step = dict(zip(points, lowest, strict=True))
     linked_row = {row["step"]: row for row in metrics.filter(pl.col("step").is_in(lowest)).iter_rows(named=True)}
+    first, last = min(steps, default=-1), max(steps, default=-1)
+    # The baseline's step is -1: it belongs to the first step, 0.
+    within = range(-1 if first <= 0 else first, last + 1)
+    evals = [each for each in record.own_evals if not steps or each.step in within]
+    first_event = min([first, *(each.step for each in evals)])
+    # An evaluation of clearly fewer problems than the largest one is marked as such.
+    panels = history_panels(thinned, evaluation_marks(evals, most_evaluated(record), evaluation_link(name)))
     rates = data.rates().filter(pl.col("step").is_in(steps))
-    bands: dict[str, Band] = {}
     # An interval is of one step: none are shown where a point stands for several. `rates` may lack steps.
     if len(rates) <= len(points):
         for title, rate in ((REWARD, "mean_reward"), (CORRECT, "rate")):
-            bands[title] = rates.select("step", f"{rate}_low", f"{rate}_high").drop_nulls().rows()
-    evals = _evaluations_within(record, steps)
-    last_step = max(steps, default=-1)
-    first_shown = min([min(steps, default=-1), *(each.step for each in evals)])  # the baseline's step is -1
+            own, *others = panels[title].series
+            band = rates.select("step", f"{rate}_low", f"{rate}_high").drop_nulls().rows()
+            panels[title] = replace(panels[title], series=[replace(own, band=band), *others])
+    titles = dict.fromkeys((CORRECT, REWARD, *FIRST, *(panels if every else (SECONDS,))))
     return Timeline(
-        # An evaluation of clearly fewer problems than the largest one is marked as such.
-        panels=_panels(thinned, bands, evals, most_evaluated(record), name, every=every),
-        events=[event for event in events(data, name) if first_shown <= event.step <= last_step],
+        panels=[panels[title] for title in titles if title in panels and panels[title].ends()],
+        events=[event for event in events(data, name) if first_event <= event.step <= last],
         link=lambda point: address("run", name, "step", linked_step[point]),
         said=lambda point: f"step {linked_step[point]} · " + " · ".join(line_texts(linked_row[linked_step[point]])),
         name=f"Curves of {name} over its steps; the table of steps below has the numbers",
     )
-
-
-def _evaluations_within(record: RunRecord, steps: Sequence[int]) -> list[EvalRecord]:
-    """Returns the evaluations that the run made within `steps`, or all if `steps` is empty. The baseline's step is -1:
-    it belongs to the first step, 0."""
-    if not steps:
-        return record.own_evals
-    first = -1 if min(steps) <= 0 else min(steps)
-    return [each for each in record.own_evals if first <= each.step <= max(steps)]
 
 
 def _lowest_steps(metrics: pl.DataFrame, n_points: int) -> list[int]:
@@ -286,17 +258,6 @@ def _lowest_steps(metrics: pl.DataFrame, n_points: int) -> list[int]:
     bucket = (pl.int_range(pl.len()) // width).alias("bucket")
     rows = metrics.group_by(bucket, maintain_order=True).agg(pl.col("step").sort_by(name, nulls_last=True).first())
     return rows["step"].to_list()
-
-
-def _panels(
-    metrics: pl.DataFrame, bands: Mapping[str, Band], evals: Sequence[EvalRecord], most: int, name: str, *, every: bool
-) -> list[Panel]:
-    panels = history_panels(metrics, evaluation_marks(evals, most, evaluation_link(name)))
-    for title, band in bands.items():
-        first, *others = panels[title].series
-        panels[title] = replace(panels[title], series=[replace(first, band=band), *others])
-    titles = dict.fromkeys((CORRECT, REWARD, *FIRST, *(panels if every else (SECONDS,))))
-    return [panels[title] for title in titles if title in panels and panels[title].ends()]
 
 
 def evaluation_link(name: str) -> Callable[[EvalRecord], str]:
@@ -330,53 +291,49 @@ SORTS: dict[str, tuple[str, list[str | pl.Expr]]] = {
 
 
 def step_page(data: RunData, name: str, step: int, sort: str) -> Page:
-    """The variables of the page of one step of the run `name`: its metrics beside those of the BEFORE steps before it,
-    and its groups (the completions of one problem each), sorted by `sort`, a key of SORTS. Raises NotThereError, which
-    says why, if neither groups nor metrics are recorded."""
-    groups = data.groups.filter(pl.col("step") == step)
-    row = data.metrics_of(step)
+    """The page of a step of the run `name`: its metrics beside those of the BEFORE steps before it, and its groups (the
+    completions of one problem each), sorted by `sort`, a key of SORTS. NotThereError if nothing of it is recorded."""
+    groups, row, metrics = data.groups.filter(pl.col("step") == step), data.metrics_of(step), data.record.metrics
     if not len(groups) and row is None:
-        raise NotThereError(_why_no_step(data, step))
-    metrics = data.record.metrics
+        planned, n = data.record.planned_steps, len(metrics)
+        if planned is not None and step >= planned:
+            raise NotThereError(f"there is no step {step}: {planned:,} steps are planned, 0 to {planned - 1}")
+        yet = " yet" * (step >= n)
+        raise NotThereError(f"step {step} has not been scored{yet}: the run has {n:,} step{'s' * (n != 1)}")
     earlier, steps = metrics.filter(pl.col("step") < step).tail(BEFORE), metrics["step"]
-    values = [_metric(metric, row, earlier) for metric in STEP_METRICS if row and row.get(metric) is not None]
-    page = {
-        "title": f"step {step}", "run": name, "step": step, "metrics": values, "steps_before": len(earlier),
-        "before": steps.filter(steps < step).max(), "after": steps.filter(steps > step).min(), "newest": steps.max(),
-        # Visits are the pass rates of the step's problems: of those sampled for the first time, and of the others.
-        "visits": visits_of(data.groups, step), "titles": data.titles(),
-        "commit": (data.path / "steps" / f"{step:06d}" / "commit.json").is_file(),
-        "sql": query_command(
-            data.path,
-            "SELECT group_index, problem_id, count(*) AS n, count(*) FILTER (verdict = 'passed') AS passed, "
-            f"min(reward), max(reward), bool_or(trained) AS trained FROM outcomes WHERE step = {step} "
-            "GROUP BY ALL ORDER BY passed / n",
-        ),
-    }  # fmt: skip
     sort = sort if sort in SORTS else "rate"  # an address may say anything
-    return page | _groups_of_step(data, name, step, groups, sort)
-
-
-def _groups_of_step(data: RunData, name: str, step: int, groups: pl.DataFrame, sort: str) -> Page:
-    """The list of the step's `groups`, sorted by `sort`, and counts of its completions, as variables of `step_page`."""
-    place = Place(step)
     completions = None
     if len(groups):
         with suppress(NotThereError):  # people remove the rollouts of old steps, whose groups the index has
-            completions = data.light_rows(place)  # without tokens and texts
-    _, sort_columns = SORTS[sort]
-    listed = _step_groups(earlier_and_own=data.groups, own=groups, completions=completions, step=step)
-    listed = listed.sort(*sort_columns, nulls_last=True)
+            completions = data.light_rows(Place(step))  # without tokens and texts
+    listed = _step_groups(data.groups, groups, completions, step).sort(*SORTS[sort][1], nulls_last=True)
     skipped = groups.filter(~pl.col("has_signal"))
     failed = failures(completions) if completions is not None else []
+    values = []
+    for metric in STEP_METRICS:
+        if row is not None and row.get(metric) is not None:
+            before = earlier[metric].mean() if metric in earlier.columns and len(earlier) else None
+            heading, form = SHOWN[metric].column or (metric, ".3g")
+            values.append({"heading": heading, "form": form, "value": row[metric], "before": before})
+    sql = (
+        "SELECT group_index, problem_id, count(*) AS n, count(*) FILTER (verdict = 'passed') AS passed, "
+        f"min(reward), max(reward), bool_or(trained) AS trained FROM outcomes WHERE step = {step} "
+        "GROUP BY ALL ORDER BY passed / n"
+    )
     return {
+        "title": f"step {step}", "run": name, "step": step, "steps_before": len(earlier),
+        "metrics": values,  # each beside its mean over the steps before
+        "before": steps.filter(steps < step).max(), "after": steps.filter(steps > step).min(), "newest": steps.max(),
+        # Visits are the pass rates of the step's problems: of those sampled for the first time, and of the others.
+        "visits": visits_of(data.groups, step), "titles": data.titles(), "sql": query_command(data.path, sql),
+        "commit": (data.path / "steps" / f"{step:06d}" / "commit.json").is_file(),
         "groups": listed.head(ROWS_ON_PAGE).to_dicts(), "hidden": max(0, len(listed) - ROWS_ON_PAGE),
         "n_groups": len(listed), "sort": sort, "sorts": {key: words for key, (words, _) in SORTS.items()},
         "are_removed": completions is None and len(groups) > 0,  # the completions
         "skipped": skipped["why_skipped"].value_counts(sort=True).rows(),
         "skipped_tokens": int(skipped["tokens"].sum()), "tokens": int(groups["tokens"].sum()),
         "kinds": _kinds_worth_a_look(name, step, completions, data.record.config) if completions is not None else [],
-        "failures": [(failure, failure.link(name, place)) for failure in failed],
+        "failures": [(failure, failure.link(name, Place(step))) for failure in failed],
     }  # fmt: skip
 
 
@@ -384,8 +341,8 @@ Visits = tuple[str, int, float, float | None, str]
 
 
 def visits_of(groups: pl.DataFrame, step: int) -> list[Visits]:
-    """Whether a step's problems were harder or are solved less often: of those that are new and of those sampled before
-    how many they are, their mean pass rate, and that of new ones in the steps before, or of their earlier visits."""
+    """Whether a step's problems were harder or are solved less often: how many are new or were sampled before, their
+    mean pass rate, and that of new ones in the steps before, or of their earlier visits."""
     rated = groups.filter(pl.col("graded") > 0, pl.col("step") <= step).with_columns(
         rate=pl.col("passed") / pl.col("graded"), is_new=pl.col("step") == pl.col("step").min().over("problem_id")
     )
@@ -394,22 +351,15 @@ def visits_of(groups: pl.DataFrame, step: int) -> list[Visits]:
     new_before = earlier.filter("is_new", pl.col("step") >= step - BEFORE)
     visited = earlier.filter(pl.col("problem_id").is_in(again["problem_id"].implode()))
     by_problem = visited.group_by("problem_id").agg(pl.col("rate").mean())
-    parts = [
+    parts = (
         ("New problems", new, new_before, f"of new ones in the {BEFORE} steps before"),
         ("Problems sampled before", again, by_problem, "at their earlier visits"),
-    ]
+    )
     return [(said, len(part), _mean(part) or 0.0, _mean(usual), of) for said, part, usual, of in parts if len(part)]
 
 
 def _mean(rated: pl.DataFrame) -> float | None:
     return float(rated["rate"].to_numpy().mean()) if len(rated) else None
-
-
-def _why_no_step(data: RunData, step: int) -> str:
-    planned, n = data.record.planned_steps, len(data.record.metrics)
-    if planned is not None and step >= planned:
-        return f"there is no step {step}: {planned:,} steps are planned, 0 to {planned - 1}"
-    return f"step {step} has not been scored{' yet' * (step >= n)}: the run has {n:,} step{'s' * (n != 1)}"
 
 
 def _kinds_worth_a_look(
@@ -423,30 +373,18 @@ def _kinds_worth_a_look(
         "suspicious": "suspicious",
         "pass, but fail the tests held back": "fails held-back tests",
     }
-    found = []
-    for said, kind in kinds.items():
-        some = rows.filter(is_of(kind))
-        link = address("run", name, "search", verdict=kind, first=step, last=step)
-        found.append((said, len(some), int(some["n_completion_tokens"].sum()), link))
-    return found
+    some = [(said, kind, rows.filter(is_of(kind))["n_completion_tokens"]) for said, kind in kinds.items()]
+    return [
+        (said, len(tokens), int(tokens.sum()), address("run", name, "search", verdict=kind, first=step, last=step))
+        for said, kind, tokens in some
+    ]
 
 
-def _metric(metric: str, row: Mapping[str, Any], earlier: pl.DataFrame) -> dict[str, Any]:
-    """A metric of a step beside its mean over the steps before."""
-    before = earlier[metric].mean() if metric in earlier.columns and len(earlier) else None
-    shown = SHOWN[metric].column
-    heading, form = shown if shown else (metric, ".3g")
-    return {"heading": heading, "form": form, "value": row[metric], "before": before}
-
-
-def _step_groups(
-    *, earlier_and_own: pl.DataFrame, own: pl.DataFrame, completions: pl.DataFrame | None, step: int
-) -> pl.DataFrame:
-    """The step's `own` groups with what each row of their table shows; `change` is the pass rate less that of the
-    problem's earlier visits."""
+def _step_groups(groups: pl.DataFrame, own: pl.DataFrame, completions: pl.DataFrame | None, step: int) -> pl.DataFrame:
+    """The step's `own` groups, of all `groups`, as their table has them; `change` is from the problem's earlier
+    visits."""
     rate = pl.when(pl.col("graded") > 0).then(pl.col("passed") / pl.col("graded"))
-    earlier = earlier_and_own.filter(pl.col("step") < step)
-    visits = earlier.group_by("problem_id").agg(pl.col("passed", "graded").sum())
+    visits = groups.filter(pl.col("step") < step).group_by("problem_id").agg(pl.col("passed", "graded").sum())
     past = visits.select("problem_id", before=rate, is_new=pl.lit(value=False))
     listed = own.with_columns(rate=rate).join(past, on="problem_id", how="left", maintain_order="left")
     listed = listed.with_columns(pl.col("is_new").fill_null(value=True), change=pl.col("rate") - pl.col("before"))
@@ -462,7 +400,7 @@ def _step_groups(
 
 
 def other_evaluations(record: RunRecord, evaluation: str) -> dict[str, EvalRecord]:
-    """The evaluations of a run, by name, that `evaluation` can be compared with."""
+    """The evaluations that `evaluation` can be compared with."""
     return {each.name: each for each in record.evals.values() if each.name != evaluation and each.rollouts is not None}
 
 

@@ -1,31 +1,28 @@
 """Finds completions of a run: by text, code, verdict, error, problem and steps, the newest steps first.
 
-What the index knows (verdict, problem, step) is asked of it alone. Texts lie in the files of the steps, which DuckDB
-reads a few at a time until there are enough hits or the time is up; then the answer says from which step to go on. So a
+What the index knows (verdict, problem, step) is asked of it alone. Texts lie in the files of the steps, which are read
+a few at a time until there are enough hits or the time is up; then the answer says from which step to go on. So a
 search of a million completions answers in seconds, whatever it looks for.
 """
 
-import glob
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
-import duckdb
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.scoring import Verdict
 from coderl_tasks.journal.atomic import scan_parquet
-from coderl_tasks.journal.steps import index_files, scored_files
+from coderl_tasks.journal.steps import index_files, rollout_files, scored_files
 from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.view.library import NotThereError, WrongValueError, address
 from coderl_tasks.view.run_data import Place, RunData
 
 MOST_HITS, MOST_SECONDS, PROMPTS_SECONDS = 100, 2.5, 1.0
-MEMORY = "512MB"  # of DuckDB, which spills nothing here: a page has only so many rows
 BEFORE, AFTER = 60, 140  # characters of a text around what was found
 TEXTS = {"completion": "answer", "code": "code", "reason": "error", "failed_output": "output"}
 """The columns that can be searched for a text, and what people call them."""
@@ -43,26 +40,18 @@ _ERROR = (
     .fill_null("")
 )
 """What ended a program, as its reason has it ("test 3: IndexError: ...", "test 3: ended by SIGSEGV"); else empty."""
-_OPTIONS = "union_by_name = true, hive_partitioning = false"
-"""How DuckDB reads files. It would take a folder called `step=7` for a partition, whose column replaces that of the
-files."""
-_SHOWN = "step, problem_id, group_index, sample_index, verdict, reward, tests_passed, tests_total"
-
-
-class LastListed(NamedTuple):
-    """The last completion of a page of hits: its group in its step and its number there. In an evaluation, its row in
-    the file takes the place of the group."""
-
-    group_or_row: int
-    sample: int
+_SHOWN = (
+    "step", "problem_id", "group_index", "sample_index", "verdict", "reward", "tests_passed", "tests_total",
+)  # fmt: skip
+_NEWER = (pl.exceptions.ColumnNotFoundError, pl.exceptions.StructFieldNotFoundError, pl.exceptions.SchemaError)
+"""A column, or a part of one, is newer than the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is searched for; empty or None: anything. `text` stands in the column `within` as it is written; `verdict`
-    may be one of OTHER_KINDS; `problem` is in a problem's id or statement; `evaluation` names the evaluation that is
-    searched in place of the steps. The next page of a search is what comes `after` this completion of the step `last`,
-    or of the evaluation."""
+    """What is searched for; empty or None: anything. `text` stands in the column `within`; `verdict` may be one of
+    OTHER_KINDS; `problem` is in a problem's id or statement; `evaluation` is searched in place of the steps. The next
+    page comes `after` this completion of the step `last`, or of the evaluation."""
 
     text: str = ""
     within: str = "completion"
@@ -71,20 +60,20 @@ class Wanted:
     first: int | None = None
     last: int | None = None
     evaluation: str = ""
-    after: LastListed | None = None
+    after: tuple[int, int] | None = None
 
     def query(self) -> dict[str, Any]:
         """The values that the address of this search has."""
         asked = {"q": self.text, "within": self.within, "verdict": self.verdict, "problem": self.problem}
-        after = f"{self.after.group_or_row}.{self.after.sample}" if self.after else None
+        after = "{}.{}".format(*self.after) if self.after else None
         return asked | {"first": self.first, "last": self.last, "eval": self.evaluation, "after": after}
 
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """`rows` have the completions' columns, `row` in their file and `found`, the text around what was looked for.
-    `searched` are the first and last of the steps whose hits are listed; `rest` is what is left to search, if anything;
-    `is_cut`: there are more hits than are listed; `missing`: which statements could not be searched, if so."""
+    """`rows` have the completions' columns, `row` in their file and `found`, the text around a hit. `searched`: the
+    first and last of the steps whose hits are listed; `rest`: what is left to search; `is_cut`: there are more hits;
+    `missing`: which statements could not be searched."""
 
     rows: list[dict[str, Any]]
     searched: tuple[int, int] | None
@@ -101,138 +90,108 @@ def search(data: RunData, wanted: Wanted) -> Hits:
         if value not in known:
             raise WrongValueError(f"{value!r} cannot be searched for; known are: {', '.join(filter(None, known))}")
     problems, missing = _problems(data, wanted.problem) if wanted.problem else (None, "")
-    with duckdb.connect(config={"memory_limit": MEMORY}) as connection:
-        hits = _Search(connection, wanted, problems, started).hits(data)
-    return replace(hits, missing=missing)
+    fits = _conditions(wanted, problems)
+    searched: Sequence[int] = ()  # steps
+    following: int | None = None
+    if wanted.evaluation:
+        rows = _rows(data.scan(Place(evaluation=wanted.evaluation)), wanted, fits)
+    else:
+        rows, searched, following = _in_steps(data, wanted, fits, started)
+    is_cut, rows = len(rows) > MOST_HITS, rows[:MOST_HITS]
+    looked = (searched[-1], searched[0]) if searched else None
+    rest = None if following is None else replace(wanted, last=following, after=None)
+    if is_cut and wanted.evaluation:
+        rest = replace(wanted, after=(rows[-1]["row"], rows[-1]["sample_index"]))
+    elif is_cut:  # steps were read beyond the last row listed
+        last = rows[-1]
+        looked = looked and (last["step"], looked[1])
+        rest = replace(wanted, last=last["step"], after=(last["group_index"], last["sample_index"]))
+    return Hits(rows, looked, rest, is_cut, monotonic() - started, missing)
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """A search of a run that `started` at a time; `problems` are the ids of those that `wanted.problem` names."""
+def _conditions(wanted: Wanted, problems: list[str] | None) -> list[pl.Expr]:
+    """What the rows fulfil that `wanted` describes, but for the text, which the index does not have. `problems` are the
+    ids of those that it names."""
+    fits = [pl.lit(value=True)]
+    if wanted.verdict:
+        fits.append(is_of(wanted.verdict))
+    if problems is not None:
+        fits.append(pl.col("problem_id").is_in(problems))
+    if wanted.after is not None:
+        place, sample = wanted.after
+    if wanted.evaluation:
+        return [*fits, pl.col("row") > place] if wanted.after is not None else fits
+    if wanted.first is not None:
+        fits.append(pl.col("step") >= wanted.first)
+    if wanted.last is not None:
+        fits.append(pl.col("step") <= wanted.last)
+    if wanted.after is not None:
+        # The newest step is listed first, and `wanted.last` is the step of the row listed last: `search` sets both.
+        group, number = pl.col("group_index"), pl.col("sample_index")
+        fits.append((pl.col("step") < wanted.last) | (group > place) | ((group == place) & (number > sample)))
+    return fits
 
-    connection: duckdb.DuckDBPyConnection
-    wanted: Wanted
-    problems: list[str] | None
-    started: float
 
-    def hits(self, data: RunData) -> Hits:
-        wanted = self.wanted
-        if wanted.evaluation:
-            return self._first(self._rows([data.file_of(Place(evaluation=wanted.evaluation))]), [])
-        files = {int(file.parent.name): file for file in scored_files(data.path)}
-        first, last = (wanted.first or 0), (max(files, default=0) if wanted.last is None else wanted.last)
-        steps = sorted((step for step in files if first <= step <= last), reverse=True)
-        indexed = index_files(data.path)
-        if not wanted.text:
-            rows = self._rows([*indexed]) + self._rows(scored_files(data.path, indexed.values()))
-            rows.sort(key=lambda row: (-row["step"], row["group_index"], row["sample_index"]))
-            return self._first(rows, steps)
-        if indexed and (wanted.verdict or self.problems is not None):
-            steps = self._with_others(steps, indexed)
-        return self._by_text([(step, files[step]) for step in steps])
+def _in_steps(
+    data: RunData, wanted: Wanted, fits: Sequence[pl.Expr], started: float
+) -> tuple[list[dict[str, Any]], list[int], int | None]:
+    """The rows of training that fit, the steps that were searched, newest first, and the one to go on with."""
+    files = {int(file.parent.name): file for file in scored_files(data.path)}
+    first, last = (wanted.first or 0), (max(files, default=0) if wanted.last is None else wanted.last)
+    steps = sorted((step for step in files if first <= step <= last), reverse=True)
+    if not wanted.text:
+        every = rollout_files(data.path)
+        return _rows(_all_of(every), wanted, fits) if every else [], steps, None
+    if (indexed := index_files(data.path)) and (wanted.verdict or wanted.problem):
+        # Those with a completion which fits but for its text, as far as the index tells.
+        fitting = {*_all_of(indexed).filter(*fits).select("step").collect()["step"]}
+        covered = {step for held in indexed.values() for step in held}
+        steps = [step for step in steps if step in fitting or step not in covered]
 
-    def _with_others(self, steps: Sequence[int], indexed: Mapping[Path, Collection[int]]) -> list[int]:
-        """Those of `steps` that have a completion which fits but for its text, as far as the index tells."""
-        where, values = self._conditions(with_text=False)
-        sql = f"SELECT DISTINCT step FROM read_parquet(?, {_OPTIONS}) WHERE {where}"
-        fitting = {row[0] for row in self.connection.execute(sql, [_names(indexed), *values]).fetchall()}
-        covered = {step for files in indexed.values() for step in files}
-        return [step for step in steps if step in fitting or step not in covered]
+    def seconds_left() -> float:
+        return MOST_SECONDS - (monotonic() - started)
 
-    def _by_text(self, files: Sequence[tuple[int, Path]]) -> Hits:
-        """Reads the steps' texts, a few files at a time, as many more as the last ones were quick."""
-        rows: list[dict[str, Any]] = []
-        place, size = 0, 1
-        while place < len(files) and len(rows) <= MOST_HITS and (place == 0 or self._seconds_left() > 0):
-            chunk, begun = files[place : place + size], monotonic()
-            rows += self._rows([file for _, file in chunk])
-            place += len(chunk)
-            each = (monotonic() - begun) / len(chunk)
-            size = max(1, min(16, int(max(0.0, self._seconds_left()) / 3 / max(each, 1e-4))))
-        steps = [step for step, _ in files]
-        return self._first(rows, steps[:place], steps[place] if place < len(steps) else None)
+    rows: list[dict[str, Any]] = []
+    place, size = 0, 1  # of a chunk of steps: the next ones are as many more as the last ones were quick
+    while place < len(steps) and len(rows) <= MOST_HITS and (place == 0 or seconds_left() > 0):
+        chunk, begun = steps[place : place + size], monotonic()
+        rows += _rows(_all_of(files[step] for step in chunk), wanted, fits)
+        place += len(chunk)
+        each = (monotonic() - begun) / len(chunk)
+        size = max(1, min(16, int(max(0.0, seconds_left()) / 3 / max(each, 1e-4))))
+    return rows, steps[:place], steps[place] if place < len(steps) else None
 
-    def _seconds_left(self) -> float:
-        return MOST_SECONDS - (monotonic() - self.started)
 
-    def _first(self, rows: list[dict[str, Any]], searched: Sequence[int], following: int | None = None) -> Hits:
-        """The first of `rows`, which are the hits in the steps `searched`; `following` is the step to go on with."""
-        is_cut, rows, wanted = len(rows) > MOST_HITS, rows[:MOST_HITS], self.wanted
-        looked = (searched[-1], searched[0]) if searched else None
-        rest = None if following is None else replace(wanted, last=following, after=None)
-        if is_cut:  # steps were read beyond the last row listed
-            last = rows[-1]
-            rest = replace(wanted, after=LastListed(last["row"], last["sample_index"]))
-            if looked is not None:
-                looked = last["step"], looked[1]
-                listed = LastListed(last["group_index"], last["sample_index"])
-                rest = replace(wanted, last=last["step"], after=listed)
-        return Hits(rows, looked, rest, is_cut, monotonic() - self.started)
+def _all_of(files: Iterable[Path]) -> pl.LazyFrame:
+    """The rows of files of which some lack columns: those of the index have no texts, older ones not the newest."""
+    return pl.concat([scan_parquet(file) for file in files], how="diagonal_relaxed")
 
-    def _conditions(self, *, with_text: bool) -> tuple[str, list[Any]]:
-        """The SQL condition of the rows that `wanted` describes (what was asked for, and where to go on), and the
-        values of the condition's `?`. Without `with_text` the text does not count: the index has no texts."""
-        wanted = self.wanted
-        conditions: list[tuple[str, list[Any]]] = []  # each with its values
-        if wanted.verdict in OTHER_KINDS:
-            conditions.append((OTHER_KINDS[wanted.verdict], []))  # it is SQL already
-        elif wanted.verdict:
-            conditions.append(("verdict = ?", [wanted.verdict]))
-        if self.problems is not None:
-            conditions.append(("problem_id IN (SELECT unnest(?::VARCHAR[]))", [self.problems]))
-        if not wanted.evaluation:
-            bounds = (("step >= ?", wanted.first), ("step <= ?", wanted.last))
-            conditions += [(condition, [bound]) for condition, bound in bounds if bound is not None]
-        if wanted.after is not None and wanted.evaluation:
-            conditions.append(("file_row_number > ?", [wanted.after.group_or_row]))
-        elif wanted.after is not None:
-            # The newest step is listed first. `wanted.last` is the step of the row listed last: `_first` sets both.
-            following = "(step < ? OR (group_index, sample_index) > (?, ?))"
-            conditions.append((following, [wanted.last, *wanted.after]))
-        if with_text and wanted.text:
-            conditions.append((f"contains({wanted.within}, ?)", [wanted.text]))  # `search` has checked the column
-        where = " AND ".join(["true", *(condition for condition, _ in conditions)])
-        return where, [value for _, values in conditions for value in values]
 
-    def _rows(self, files: Sequence[Path]) -> list[dict[str, Any]]:
-        """The rows of the parquet `files` that `wanted` (text, verdict, problem and steps asked for) describes, in the
-        order in which a page lists them: at most MOST_HITS, and one more if there are more. The SQL column `found` is
-        the text asked for with what stands around it, or the suspicion of suspicious completions."""
-        if not files:
+def _rows(completions: pl.LazyFrame, wanted: Wanted, fits: Sequence[pl.Expr]) -> list[dict[str, Any]]:
+    """The rows that fit and have the text, in the order in which a page lists them: at most MOST_HITS, and one more if
+    there are more. `found` is the text with what stands around it, or the suspicion of suspicious completions."""
+    if wanted.text:
+        completions = completions.filter(pl.col(wanted.within).str.contains(wanted.text, literal=True))
+    source = wanted.within if wanted.text else "suspicion" if wanted.verdict == "suspicious" else None
+    found = (pl.lit(None) if source is None else pl.col(source)).alias("found")
+    keys = ["row"] if wanted.evaluation else ["step", "group_index", "sample_index"]
+    some = completions.filter(*fits).select(*dict.fromkeys([*_SHOWN, *keys]), found)
+    try:
+        rows = some.sort(keys, descending=[key == "step" for key in keys]).head(MOST_HITS + 1).collect().to_dicts()
+    except _NEWER:
+        # Verdicts and answers were always recorded; what else is asked for may be newer than the run.
+        if wanted.verdict in OTHER_KINDS or source not in (None, "completion"):
             return []
-        wanted, (where, values) = self.wanted, self._conditions(with_text=True)
-        found = "suspicion AS found" if wanted.verdict == "suspicious" else "NULL AS found"
-        column = wanted.within if wanted.text else None  # one of TEXTS: `search` has checked it
-        if column is not None:
-            start = f"greatest(strpos({column}, ?) - {BEFORE}, 1)"
-            found = f"substr({column}, {start}, {BEFORE + AFTER} + length(?)) AS found"
-        order = "row" if wanted.evaluation else "step DESC, group_index, sample_index"
-        sql = (
-            f"SELECT {_SHOWN}, file_row_number AS row, {found} "
-            f"FROM read_parquet(?, {_OPTIONS}, file_row_number = true) "
-            f"WHERE {where} ORDER BY {order} LIMIT {MOST_HITS + 1}"
-        )
-        try:
-            for_found = [wanted.text, wanted.text] if column else []  # the values of its two `?`
-            answer = self.connection.execute(sql, [*for_found, _names(files), *values])
-        except duckdb.BinderException:  # a column is missing
-            # Verdicts and answers were always recorded; what else is asked for may be newer than the run.
-            if wanted.verdict in OTHER_KINDS or column not in (None, "completion"):
-                return []
-            raise
-        columns = [each[0] for each in answer.description or ()]
-        return [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
-
-
-def _names(files: Iterable[Path]) -> list[str]:
-    """Files as DuckDB takes them, to whom a directory's own * and [ are a pattern."""
-    return [glob.escape(str(file)) for file in files]
+        raise
+    for row in rows if wanted.text else ():
+        start = max(row["found"].find(wanted.text) - BEFORE, 0)
+        row["found"] = row["found"][start : start + BEFORE + len(wanted.text) + AFTER]
+    return rows
 
 
 def grouped(data: RunData, rows: Sequence[dict[str, Any]], evaluation: str) -> list[list[dict[str, Any]]]:
-    """The rows of a search: those with one problem, program (without one: answer), verdict, reward, `failure` (why
-    it failed, as `RunData.programs` has it, which is added to each row) and text found together, in the order of the
-    first of each. A row whose step has no file any more is by itself."""
+    """The rows of a search, those with one problem, program (else: answer), result and text found together; each gets
+    its `failure`, as `RunData.programs` has it. A row whose step has no file any more is by itself."""
     for step in {row["step"] for row in rows}:
         own = [row for row in rows if row["step"] == step]
         try:
@@ -265,8 +224,9 @@ class Failure(NamedTuple):
 def failures(rows: pl.DataFrame) -> list[Failure]:
     """The kinds of failures in `rows` (verdict, reason), most frequent first: a verdict, and what ended a program."""
     kinds = rows.filter(pl.col("verdict") != Verdict.PASSED).select("verdict", error=_ERROR).unique()
-    found = [_failure(rows, *kind) for kind in kinds.iter_rows()]
-    return sorted(found, key=lambda each: (-each.n, each.verdict, each.error))
+    return sorted(
+        (_failure(rows, *kind) for kind in kinds.iter_rows()), key=lambda each: (-each.n, each.verdict, each.error)
+    )
 
 
 def same_failure(rows: pl.DataFrame, row: int) -> Failure | None:
@@ -297,14 +257,14 @@ def _counted(file: Path, kinds: Sequence[str]) -> dict[str, int | None]:
     counts = [is_of(kind).sum().alias(kind) for kind in kinds]
     try:
         return scan_parquet(file).select(counts).collect().row(0, named=True)
-    except (pl.exceptions.ColumnNotFoundError, pl.exceptions.StructFieldNotFoundError):  # newer than the file
+    except _NEWER:
         return dict.fromkeys(kinds) if len(kinds) == 1 else {kind: _counted(file, [kind])[kind] for kind in kinds}
 
 
 def _problems(data: RunData, words: str) -> tuple[list[str], str]:
-    """The ids of the run's problems with `words` in their id or statement, and a sentence that says which statements
-    could not be searched, or "". In statements neither case nor spacing counts. Statements are read from the pool and,
-    for the other problems, from recorded prompts."""
+    """The ids of the run's problems with `words` in their id or statement (neither case nor spacing counts), and a
+    sentence that says which statements could not be searched, or "". Statements are read from the pool, else from
+    recorded prompts."""
     ids = {name for name in data.problem_ids() if words in name}
     words, no_pool = _plain(words), ""
     try:

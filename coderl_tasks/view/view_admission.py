@@ -1,9 +1,9 @@
 """Whom the viewer answers, and what its pages may do.
 
-It listens on loopback alone, which is no border: other users of the machine reach it, and so does every web page that
-its owner opens. A request needs the key, given once in the address and then kept in a cookie; it names this server
-(`Host`) and comes from no page of another site. A page may load nothing but this server's own script, style and
-picture, so that a text that got through as markup could still do nothing. Only GET is answered: nothing is written.
+It listens on loopback, which other users of the machine and every web page that its owner opens reach too. So a request
+needs the key, given once in the address and then kept in a cookie, names this server (`Host`), reads only (GET) and
+comes from no page of another site. A page may load nothing but this server's own script, style and picture: a text that
+got through as markup could still do nothing.
 """
 
 import ipaddress
@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from coderl_tasks.untrusted_text import printable_lines
 
@@ -31,11 +31,12 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+"""Of every answer: the server adds them."""
 
 
 class Admission:
-    """ASGI middleware that answers those who have `key`, and says what a page may do. The cookie is named after the
-    `port`: browsers send one server's cookies to those on other ports too."""
+    """ASGI middleware that answers those who have `key`. The cookie is named after the `port`: browsers send one
+    server's cookies to those on other ports too."""
 
     def __init__(self, app: ASGIApp, key: str, port: int) -> None:
         self._app, self._key, self._cookie = app, key, f"coderl-view-{port}"
@@ -45,12 +46,11 @@ class Admission:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             answer = self._refusal(scope) or self._app
-            await answer(scope, receive, _with_headers(send))
+            await answer(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
-        """Decides whether a request is answered: None if so, else the answer in its place. A request has to name this
-        machine as host, read only, come from no page of another site, and bring the key, in the address or as a cookie.
-        With the key in the address the answer sets the cookie, and redirects to the address without the key."""
+        """The answer in place of the page's, None if the request is admitted. With the key in the address it sets the
+        cookie, and redirects to the address without the key."""
         headers = Headers(scope=scope)
         name = headers.get("host", "")
         if not _is_loopback(name):  # another site's name that was made to resolve to this machine (DNS rebinding)
@@ -92,13 +92,3 @@ def _is_loopback(host: str) -> bool:
 
 def _refused(status: int, why: str) -> ASGIApp:
     return PlainTextResponse(f"{printable_lines(why)}\n", status_code=status)
-
-
-def _with_headers(send: Send) -> Send:
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            more = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-            message["headers"] = [*message.get("headers", []), *more]
-        await send(message)
-
-    return send_with_headers

@@ -1,25 +1,20 @@
 """The server of `coderl view`: which page an address has, how it is rendered, how the server is started."""
 
-import os
 import re
 import socket
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from threading import Lock, Thread
 from typing import Any
 
 import anyio.to_thread
-import duckdb
 import polars as pl
 import uvicorn
-from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
@@ -41,15 +36,14 @@ from coderl_tasks.view import comparison_pages, completion_pages, marked_text, o
 from coderl_tasks.view.library import Library, NotThereError, WrongValueError, address, state_of
 from coderl_tasks.view.run_data import Place, RunData
 from coderl_tasks.view.run_pages import Page
-from coderl_tasks.view.search import LastListed, Wanted
-from coderl_tasks.view.view_admission import HOST, Admission
+from coderl_tasks.view.search import Wanted
+from coderl_tasks.view.view_admission import HEADERS, HOST, Admission
 
 USUAL_PORT = 4287
 STATIC = {"look.css": "text/css", "view.css": "text/css", "view.js": "text/javascript", "icon.svg": "image/svg+xml"}
 AT_ONCE = 3  # requests worked on at the same time: each may hold a step's texts
 MOST_RUNS = 8  # kept in memory
 LARGEST = 2**31  # what no step, group or row is beyond
-NICENESS = 10
 
 
 class Viewer:
@@ -57,17 +51,31 @@ class Viewer:
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self._runs: OrderedDict[Path, RunData] = OrderedDict()
-        self._lock = Lock()
-        self._templates = _templates()
+        self._data_of = lru_cache(MOST_RUNS)(lambda path: RunData(path, lambda: library.pools().values()))
+        self._templates = page_environment("coderl_tasks.view")
+        self._templates.globals.update(
+            address=address,
+            completion_link=completion_pages.completion_link,
+            most_chars=marked_text.MOST_CHARS,
+            signs=SIGNS,
+        )
+        self._templates.filters.update(
+            number=lambda value, form=".3g": in_form(value, form),
+            seconds=lambda value: f"{value * 1000:.2g} ms" if value < 0.1 else f"{value:.3g} s",
+            tone=run_pages.verdict_tone,
+            rule=proof.rule_in_words,
+            plain=marked_text.plain,
+            python=marked_text.code,
+            answer=marked_text.answer,
+            statement=marked_text.statement,
+        )
         # What the first page of a run would wait for: compiled templates, and the import for its intervals.
         for template in ("run_page", "frame", "pieces"):
             self._templates.get_template(f"{template}.html.j2")
         student_t(1)
 
     def routes(self) -> list[Route]:
-        """The addresses of the viewer. A `page` shows one run or pool: `_record_page` finds it by its name in the
-        address, and passes it on. A completion has two addresses, as it is of a step or of an evaluation."""
+        """The addresses. Each of `pages` is of a run or pool, which `_record_page` finds by its name in the address."""
         completions = ("/step/{step:int}/{group:int}/{sample:int}", "/eval/{evaluation}/{sample:int}")
         pages: dict[str, Callable[[Request, str, Any], Page]] = {
             "/run/{run}": self._run,
@@ -93,13 +101,7 @@ class Viewer:
 
     def data(self, name: str) -> RunData:
         """The run of this name; NotThereError if there is none."""
-        path = self.library.run(name)
-        with self._lock:
-            data = self._runs.pop(path, None) or RunData(path, lambda: self.library.pools().values())
-            self._runs[path] = data  # the last one used is the last to go
-            while len(self._runs) > MOST_RUNS:
-                self._runs.popitem(last=False)
-        return data
+        return self._data_of(self.library.run(name))
 
     def render(self, template: str, status: int = 200, **page: Any) -> HTMLResponse:
         page = {"watched": None, "state_now": "", "search_run": page.get("run"), **page}
@@ -108,7 +110,7 @@ class Viewer:
         return HTMLResponse(printable_lines(html), status)
 
     def _record_page(self, make: Callable[[Request, str, Any], Page], request: Request) -> Response:
-        """The page of a run or a pool that the method `make` gives the variables of; its template has the same name."""
+        """A page of a run or a pool: `make` returns its variables, and its template has the name of `make`."""
         if name := request.path_params.get("run"):
             record: RunData | CurationRecord = self.data(name)
         else:
@@ -122,9 +124,8 @@ class Viewer:
         return answer
 
     def _library(self, request: Request) -> Response:
-        state = self._all_states()
-        page = other_pages.library_page(self.library, time.time())
-        return self.render("library_page", watched="/state", state_now=state, **page)
+        live = {"watched": "/state", "state_now": self._all_states()}
+        return self.render("library_page", **live, **other_pages.library_page(self.library, time.time()))
 
     def _library_state(self, request: Request) -> Response:
         return JSONResponse({"state": self._all_states()})
@@ -142,8 +143,7 @@ class Viewer:
         return JSONResponse({"state": state_of(data.path, commits=True), "at_work": at_work})
 
     def _live(self, data: RunData, name: str, *, commits: bool = False) -> dict[str, Any]:
-        """What a page needs to notice that the run has gone on (`state_of`). Asked before the page is made: a step that
-        is committed meanwhile is shown at the next look."""
+        """How a page notices that the run has gone on. Asked before the page is made: what comes meanwhile is new."""
         watched = address("run", name, "state", commits=1 if commits else None)
         return {"watched": watched, "state_now": state_of(data.path, commits=commits)}
 
@@ -155,7 +155,7 @@ class Viewer:
 
     def _step(self, request: Request, name: str, data: RunData) -> Page:
         live, sort = self._live(data, name), request.query_params.get("sort", "rate")
-        page = run_pages.step_page(data, name, _place(request).step or 0, sort)
+        page = run_pages.step_page(data, name, _at(request)[0].step or 0, sort)
         return page if page["commit"] else page | live
 
     def _evaluation(self, request: Request, name: str, data: RunData) -> Page:
@@ -186,7 +186,7 @@ class Viewer:
             is_link = re.fullmatch("([0-9]{1,9})[.]([0-9]{1,9})", after)
             if is_link is None or (last is None and not wanted.evaluation):
                 raise WrongValueError(f"the value {after} of after is none that the link below a list of hits has")
-            wanted = replace(wanted, after=LastListed(int(is_link[1]), int(is_link[2])))
+            wanted = replace(wanted, after=(int(is_link[1]), int(is_link[2])))
         return other_pages.search_page(data, name, wanted)
 
     def _compare(self, request: Request) -> Response:
@@ -194,8 +194,7 @@ class Viewer:
         if len(names) < 2:
             raise WrongValueError("tick two runs or more in the list of all runs, or name them: /compare?run=A&run=B")
         chosen = {name: self.data(name) for name in names[: len(comparison_pages.LETTERS)]}
-        page = comparison_pages.compare_page(chosen, request.query_params.get("problem"))
-        return self.render("compare_page", **page)
+        return self.render("compare_page", **comparison_pages.compare_page(chosen, request.query_params.get("problem")))
 
     def _pool(self, request: Request, name: str, curation: CurationRecord) -> Page:
         return other_pages.pool_page(curation, name, self.library, request.query_params.get("order", "source"))
@@ -227,16 +226,13 @@ def _static(request: Request) -> Response:
     return Response(content, media_type=STATIC[name])
 
 
-def _place(request: Request) -> Place:
-    numbers = [request.path_params.get(name, 0) for name in ("step", "group", "sample")]
-    if max(numbers) >= LARGEST:
-        raise NotThereError("there is no number as large as that")
-    return Place(request.path_params.get("step"), request.path_params.get("evaluation"))
-
-
 def _at(request: Request) -> tuple[Place, int | None, int]:
-    """The place of a completion, its group in a step, and its number."""
-    return _place(request), request.path_params.get("group"), request.path_params["sample"]
+    """The place that an address names, and the group (in a step) and the number of a completion there."""
+    asked = request.path_params
+    step, group, sample = (asked.get(name) for name in ("step", "group", "sample"))
+    if max(step or 0, group or 0, sample or 0) >= LARGEST:
+        raise NotThereError("there is no number as large as that")
+    return Place(step, asked.get("evaluation")), group, sample or 0
 
 
 def _number(request: Request, name: str) -> int | None:
@@ -245,27 +241,6 @@ def _number(request: Request, name: str) -> int | None:
     if text and not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise WrongValueError(f"the value {text} of {name} is not a whole number from 0 to 999999999")
     return int(text) if text else None
-
-
-def _templates() -> Environment:
-    environment = page_environment("coderl_tasks.view")
-    environment.globals.update(
-        address=address,
-        completion_link=completion_pages.completion_link,
-        most_chars=marked_text.MOST_CHARS,
-        signs=SIGNS,
-    )
-    environment.filters.update(
-        number=lambda value, form=".3g": in_form(value, form),
-        seconds=lambda value: f"{value * 1000:.2g} ms" if value < 0.1 else f"{value:.3g} s",
-        tone=run_pages.verdict_tone,
-        rule=proof.rule_in_words,
-        plain=marked_text.plain,
-        python=marked_text.code,
-        answer=marked_text.answer,
-        statement=marked_text.statement,
-    )
-    return environment
 
 
 def application(library: Library, key: str, port: int) -> ASGIApp:
@@ -278,7 +253,7 @@ def application(library: Library, key: str, port: int) -> ASGIApp:
         yield
 
     # Exception: a file of other values than a run writes; its traceback is logged.
-    failures = (CoderlError, pl.exceptions.PolarsError, duckdb.Error, OSError, UnicodeError, Exception)
+    failures = (CoderlError, pl.exceptions.PolarsError, OSError, UnicodeError, Exception)
     statuses: dict[Any, int] = dict.fromkeys(failures, 500) | {NotThereError: 404, 404: 404, WrongValueError: 400}
     handlers: Any = {error: partial(viewer.refuse, status) for error, status in statuses.items()}
     return Admission(Starlette(routes=viewer.routes(), exception_handlers=handlers, lifespan=few_at_once), key, port)
@@ -299,45 +274,28 @@ def listen(port: int | None) -> socket.socket:
     return listener
 
 
-def server(library: Library, key: str, listener: socket.socket) -> uvicorn.Server:
-    """The server that shows `library` on the socket, not running yet."""
-    shown = application(library, key, listener.getsockname()[1])
-    return uvicorn.Server(uvicorn.Config(shown, log_level="warning", access_log=False, server_header=False, ws="none"))
+def prepare(library: Library, key: str, port: int | None, page: str) -> tuple[str, Callable[[], None]]:
+    """The address at which a browser first opens `page`, and the function that serves `library` until SIGINT or SIGTERM
+    (from a thread: as long as the process lives)."""
+    listener = listen(port)
+    number = listener.getsockname()[1]
+    config: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False, "ws": "none"}
+    config["headers"] = [*HEADERS.items()]
+    server = uvicorn.Server(uvicorn.Config(application(library, key, number), **config))
 
+    def serve() -> None:
+        with announced(number) if library.is_whole else nullcontext():
+            server.run(sockets=[listener])
 
-def serve(prepared: uvicorn.Server, listener: socket.socket, *, is_announced: bool) -> None:
-    """Serves until SIGINT or SIGTERM. The run that somebody looks at comes first: this process steps back."""
-    os.nice(NICENESS)
-    with announced(listener.getsockname()[1]) if is_announced else nullcontext():
-        prepared.run(sockets=[listener])
-
-
-def serve_beside(key: str) -> str:
-    """Serves all runs and pools there are from a thread of this process, as long as it lives; the page's address."""
-    listener = listen(None)
-    beside = server(Library(), key, listener)
-
-    def run() -> None:
-        with announced(listener.getsockname()[1]):
-            beside.run(sockets=[listener])
-
-    Thread(target=run, name="view", daemon=True).start()
-    return page_address(listener, "/", key)
-
-
-def page_address(listener: socket.socket, page: str, key: str) -> str:
-    """What a browser opens to see `page` for the first time."""
-    return f"http://{HOST}:{listener.getsockname()[1]}{page}{'&' if '?' in page else '?'}key={key}"
+    return f"http://{HOST}:{number}{page}{'&' if '?' in page else '?'}key={key}", serve
 
 
 def first_page(library: Library, records: list[Path]) -> str:
-    """The address of what the command named: a run, a pool, two runs compared, or all there is."""
-    runs = {path: name for name, path in library.runs().items()}
-    pools = {path: name for name, path in library.pools().items()}
-    named = [runs[path.resolve()] for path in records if path.resolve() in runs]
-    if len(named) > 1 and len(named) == len(records):
-        return address("compare", run=named)
-    if len(records) == 1:
-        path = records[0].resolve()
-        return address("run", runs[path]) if path in runs else address("pool", pools[path]) if path in pools else "/"
+    """The address of what the command named: a run, a pool, two runs or more compared, or all there is."""
+    paths = [path.resolve() for path in records]
+    runs, pools = ({path: name for name, path in found.items()} for found in (library.runs(), library.pools()))
+    if len(paths) > 1 and all(path in runs for path in paths):
+        return address("compare", run=[runs[path] for path in paths])
+    if len(paths) == 1 and paths[0] in runs | pools:
+        return address("run", runs[paths[0]]) if paths[0] in runs else address("pool", pools[paths[0]])
     return "/"

@@ -2,12 +2,10 @@
 
     server --control socket--> fork server --fork--> worker, one per slot --clone--> run --fork--> its program
 
-It holds nothing secret and never sees a job.
-
-Each loaded module slows every fork: its memory is copied page by page as it is written to, and a compiled one adds five
-mappings. So there are two fork servers: one with what most programs and a grading driver use (USUAL), and one that has
-as well what takes long to import and few programs use (RARE). `threading` is in neither: its work at every fork costs
-too much.
+It holds nothing secret and never sees a job. Each loaded module slows every fork: its memory is copied page by page as
+it is written to, and a compiled one adds five mappings. So there are two fork servers: one with what most programs and
+a grading driver use (USUAL), and one that has as well what takes long to import and few programs use (RARE).
+`threading` is in neither: its work at every fork costs too much.
 """
 
 import gc
@@ -46,8 +44,8 @@ def imports_rare(text: bytes) -> bool:
 
 def warm_up(import_rare: bool) -> None:
     """Prepare this interpreter to be forked for submissions (untrusted programs), which then start without imports of
-    their own: load the modules that they usually import, and if `import_rare` also those that few do (numpy); define
-    the names that an interpreter started without `site` lacks (exit, quit, help); share memory with the forks."""
+    their own: load USUAL, and if `import_rare` also RARE modules; define the names that an interpreter started without
+    `site` lacks (exit, quit, help); share memory with the forks."""
     for name in (*USUAL, *(RARE if import_rare else ())):
         if importlib.util.find_spec(name) is not None:  # numpy need not be there
             importlib.import_module(name)
@@ -69,26 +67,10 @@ def warm_up(import_rare: bool) -> None:
     gc.freeze()
 
 
-def work(
-    level: str,
-    setting: isolation.Setting,
-    ends: tuple[socket, socket, socket],
-    prepared: Sequence[ModuleType],
-) -> None:
-    """A worker: take on its level and serve the jobs that come over the first of the `ends` until that closes."""
-    parent = os.getppid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    confinement, scratch = isolation.enter_worker(level, setting)
-    # Here, because a change of user forgets it.
-    isolation.die_with(parent, isolation.ending(level))
-    ends[1].send(json.dumps({"pid": os.getpid()}).encode())
-    worker.serve(worker.Slot(confinement, scratch, *ends, prepared))
-
-
 def fork_workers(level: str, setting: isolation.Setting, control: socket, prepared: Sequence[ModuleType]) -> None:
     """Fork a worker for each message on the socket `control`, until that closes. A message has three sockets of the new
-    worker attached (jobs in, replies and open files out), and says nothing else. The worker isolates itself by `level`
-    and runs submissions; `prepared` are the trusted programs that are loaded already."""
+    worker attached (jobs in, replies and open files out). The worker isolates itself by `level` and serves the jobs
+    that come over the first until that closes; `prepared` are the trusted programs that are loaded already."""
     # Ignored, so that the kernel collects dead workers; the server notices their end by their sockets.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -98,10 +80,15 @@ def fork_workers(level: str, setting: isolation.Setting, control: socket, prepar
         [(_, _, descriptors)] = rights
         first, second, third = worker.DESCRIPTORS.unpack(descriptors)
         ends = (socket(fileno=first), socket(fileno=second), socket(fileno=third))
+        parent = os.getpid()
         if os.fork() == 0:
             try:
                 control.close()
-                work(level, setting, ends, prepared)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                confinement, scratch = isolation.enter_worker(level, setting)
+                isolation.die_with(parent, isolation.ending(level))  # here: a change of user forgets it
+                ends[1].send(json.dumps({"pid": os.getpid()}).encode())
+                worker.serve(worker.Slot(confinement, scratch, *ends, prepared))
             except BaseException as error:
                 print(f"sandbox: a worker failed: {error!r}", file=sys.stderr, flush=True)
             finally:
@@ -131,8 +118,7 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
         print(json.dumps({"level": level, "reason": reason}))
         return 0
     processes.set_command_line(b"coderl-sandbox")
-    # Undo the memory limit that the server sets itself by what is free: a program's verdict must not depend on that.
-    # Submissions get limits of their own.
+    # Undo the memory limit that the server sets itself by what is free: a verdict must not depend on that.
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     isolation.die_with(arguments["parent"], signal.SIGKILL)

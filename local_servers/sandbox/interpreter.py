@@ -34,27 +34,21 @@ _END_SECONDS = 5
 
 
 class Scratch:
-    """A folder in the system's temporary folder, locked for as long as the server lives.
-
-    The lock is the kernel's, so a server that was killed has none: the next one removes its folder."""
+    """A folder in the system's temporary folder, locked by the kernel for as long as the server lives: the next server
+    removes the folders that are not."""
 
     def __init__(self) -> None:
-        self.path, self._lock = self._create()
-        self._sweep()
-
-    @staticmethod
-    def _create() -> tuple[str, int]:
-        """(path, descriptor that holds the lock) of a new folder."""
         while True:
-            path = tempfile.mkdtemp(prefix=_PREFIX)
+            self.path = tempfile.mkdtemp(prefix=_PREFIX)
             # Submissions of another user pass through, and list nothing.
-            Path(path).chmod(0o711)
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if Path(path).exists():
-                return path, lock
+            Path(self.path).chmod(0o711)
+            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if Path(self.path).exists():
+                break
             # Another server swept it away before it was locked.
-            os.close(lock)
+            os.close(self._lock)
+        self._sweep()
 
     def _sweep(self) -> None:
         for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
@@ -89,7 +83,7 @@ def numpy_folders() -> list[Path]:
 
 def command() -> list[str]:
     """The command line of the fork server, which reads `arguments_with` from standard input: every submission can read
-    its command line, and nobody else's business stands there."""
+    its command line."""
     base: str = getattr(sys, "_base_executable", None) or sys.executable
     # Without site: what a virtual environment or a user has installed is no part of a verdict.
     return [os.path.realpath(base), "-P", "-s", "-S", "-c", _BOOTSTRAP]
@@ -104,9 +98,8 @@ def arguments_with(arguments: dict[str, Any]) -> bytes:
 
 def environment() -> dict[str, str]:
     """The whole environment of the fork server and, but for LD_BIND_NOW, of every submission: no variable of the
-    server's reaches it.
-
-    The hash seed is fixed so that a program which depends on the order of a set gets the same verdict every time."""
+    server's reaches it. The hash seed is fixed so that a program which depends on the order of a set gets the same
+    verdict every time."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": "/tmp",
@@ -121,10 +114,9 @@ def environment() -> dict[str, str]:
 
 @functools.cache
 def isolation_level() -> tuple[str | None, str]:
-    """(level, reason): the level of isolation that works here, found by running a program under it (0.1 s, cached).
-
-    The level is "namespaces", "landlock", or None where the server would refuse to start; the reason says why it is not
-    a better one and is empty for the best. SetupError if Python itself cannot be started for the trial."""
+    """(level, reason): the level of isolation that works here, found by running a program under it (0.1 s, cached):
+    "namespaces", "landlock", or None where the server would refuse to start; and why it is not a better one, empty for
+    the best. SetupError if Python itself cannot be started for the trial."""
     scratch = Scratch()
     try:
         done = subprocess.run(

@@ -57,18 +57,6 @@ def _own_uid() -> int:
     return _FIRST_UID + os.getpid()  # a pid is at most 2**22
 
 
-def _become_unprivileged() -> None:
-    """From root to a user of this worker's own, so that limits hold and it can signal no other worker's process."""
-    for uid in (_own_uid(), rootfs.NOBODY):
-        try:
-            kernel.become_user(uid)
-            return
-        except OSError as error:
-            # Inside a container with few user ids only the customary one may exist.
-            if uid == rootfs.NOBODY:
-                raise OSError(f"cannot become another user: {error}") from error
-
-
 def _limits_per_namespace() -> bool:
     """Whether the kernel counts processes against RLIMIT_NPROC in each user namespace by itself (Linux 5.14)."""
     major, minor = os.uname().release.split(".")[:2]
@@ -76,10 +64,9 @@ def _limits_per_namespace() -> bool:
 
 
 def enter_worker(level: str, setting: Setting) -> tuple[submission.Confinement, str | None]:
-    """What a worker, a process that runs submissions one after the other, does once to take on its level of isolation:
-    with namespaces it moves into new ones; otherwise it makes a scratch folder for its runs. Where the server is root
-    it has a user of its own. Returns how it has to confine each submission, and the scratch folder (None with
-    namespaces, where each run has a file system of its own)."""
+    """What a worker does once to take on its level of isolation: with namespaces it moves into new ones; otherwise it
+    makes a scratch folder for its runs. Where the server is root it has a user of its own. Returns how it has to
+    confine each submission, and the scratch folder (None with namespaces, where each run has its own file system)."""
     is_root = os.getuid() == 0
     uid: int | None = None  # the user that each submission becomes; only root can change it
     scratch: str | None = None
@@ -105,10 +92,16 @@ def enter_worker(level: str, setting: Setting) -> tuple[submission.Confinement, 
 
 
 def _enter_namespaces() -> None:
-    """Move this worker into new namespaces, in which it is `nobody`; from root, first become the worker's own user."""
+    """Move this worker into new namespaces, in which it is `nobody`. From root, first become a user of this worker's
+    own: RLIMIT_NPROC does not hold for root, and it can signal no other worker's process."""
     if os.getuid() == 0:
-        # RLIMIT_NPROC does not hold for root, not even in a user namespace that maps root to another user.
-        _become_unprivileged()
+        try:
+            kernel.become_user(_own_uid())
+        except OSError:  # inside a container with few user ids only the customary one may exist
+            try:
+                kernel.become_user(rootfs.NOBODY)
+            except OSError as error:
+                raise OSError(f"cannot become another user: {error}") from error
     # A change of user makes /proc/self root's; the maps can only be written by a dumpable process.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     outer_uid, outer_gid = os.getuid(), os.getgid()
@@ -166,9 +159,8 @@ def ending(level: str) -> signal.Signals:
 
 
 def attempt(level: str, setting: Setting) -> str | None:
-    """Tries a level of isolation: forks a process that takes it on and runs a small probe program as a worker would.
-    `setting` has the host paths that programs may read. Returns why the level does not work, None if the probe printed
-    its stdin."""
+    """Runs a small probe program under a level of isolation, as a worker would. Returns why the level does not work,
+    None if the probe printed its stdin."""
     reason = _missing(level, setting)
     if reason is not None:
         return reason
@@ -208,7 +200,7 @@ def _probe_output(jobs: socket, handles: socket) -> bytes:
     terms = job_files.Terms(timeout_s=20, memory_mib=512, disk_bytes=1 << 20, prepared_number=0)
     output = b""
     with contextlib.suppress(OSError):  # the worker has ended, and what it reported says why
-        jobs.sendall(terms.message(names=[], code=_PROBE_CODE, stdin=_PROBE_INPUT, contents=[]))
+        jobs.sendall(terms.message(_PROBE_CODE, _PROBE_INPUT, files={}))
         # The worker hands over the run's folder and the reading ends of its stdout and stderr.
         _, rights, _, _ = handles.recvmsg(4096, CMSG_LEN(worker.DESCRIPTORS.size))
         for _, _, descriptors in rights:

@@ -1,24 +1,23 @@
 """A job: its message from the server to the sandbox's processes, and its files in its working directory: laid out
 before the run, fetched after it, and trusted never.
 
-Of the message the worker reads the terms, which are of fixed size, and the run itself the rest:
-
-terms | length of each blob, u64 | the blobs, one after the other: the names of its files, a NUL between each two; the
-code; standard input; the contents of the files
+Of the message the worker reads the terms, which are of fixed size, and the run itself the rest: its program, standard
+input and files, as `marshal` packs them, which needs no module beside those that are there.
 """
 
 import contextlib
 import errno
+import marshal
 import os
 import stat
 import struct
 from _socket import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 DONE = b"D"
 """What the server sends when it has read all that it wants of a run, where the worker is to remove what is left."""
-_TERMS = struct.Struct("!dQQII")
+_TERMS = struct.Struct("!dQQIQ")
 TERMS_BYTES = _TERMS.size
 _CHUNK = 1 << 18
 _MAX_DEPTH = 100
@@ -27,46 +26,36 @@ _MACHINE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EM
 
 class Terms(NamedTuple):
     """What a worker knows of a run: its limits (wall clock in seconds, memory of a process in MiB, files in bytes),
-    the number of the prepared program that it runs (from 1; 0: its own code), and how many blobs follow (`message`
-    counts them)."""
+    the number of the prepared program that it runs (from 1; 0: its own code), and the bytes of the rest of the
+    message (`message` counts them)."""
 
     timeout_s: float
     memory_mib: int
     disk_bytes: int
     prepared_number: int
-    n_blobs: int = 0
+    rest_bytes: int = 0
 
     @classmethod
     def unpack(cls, raw: bytes) -> "Terms":
         return cls(*_TERMS.unpack(raw))
 
-    def message(self, names: Sequence[str], code: bytes, stdin: bytes, contents: Sequence[bytes]) -> bytes:
+    def message(self, code: bytes, stdin: bytes, files: dict[str, bytes]) -> bytes:
         """All of a job as bytes."""
-        blobs = ["\0".join(names).encode("utf-8", "surrogatepass"), code, stdin, *contents]
-        lengths = struct.pack(f"!{len(blobs)}Q", *map(len, blobs))
-        return b"".join((_TERMS.pack(*self._replace(n_blobs=len(blobs))), lengths, *blobs))
+        rest = marshal.dumps((code, stdin, files))
+        return _TERMS.pack(*self._replace(rest_bytes=len(rest))) + rest
 
 
-def receive(sock: socket, n_blobs: int) -> tuple[list[str], list[memoryview]]:
-    """Read a job, behind its terms, from a blocking socket: (names, code and the other blobs). EOFError when the peer
-    is gone."""
-    lengths = struct.unpack(f"!{n_blobs}Q", _receive_exactly(sock, 8 * n_blobs))
-    data, blobs, start = _receive_exactly(sock, sum(lengths)), [], 0
-    for length in lengths:
-        blobs.append(data[start : start + length])
-        start += length
-    names = bytes(blobs[0]).decode("utf-8", "surrogatepass")
-    return names.split("\0") if names else [], blobs[1:]
-
-
-def _receive_exactly(sock: socket, count: int) -> memoryview:
-    view, done = memoryview(bytearray(count)), 0
-    while done < count:
-        got = sock.recv_into(view[done:])
+def receive(sock: socket, rest_bytes: int) -> tuple[bytes, bytes, dict[str, bytes]]:
+    """Read the rest of a job, behind its terms, from a blocking socket: (code, standard input, files). EOFError when
+    the peer is gone."""
+    data, done = memoryview(bytearray(rest_bytes)), 0
+    while done < rest_bytes:
+        got = sock.recv_into(data[done:])
         if got == 0:
             raise EOFError("the other end of the socket is closed")
         done += got
-    return view
+    job: tuple[bytes, bytes, dict[str, bytes]] = marshal.loads(data)
+    return job
 
 
 def safe_parts(name: str, workdir: str) -> list[str]:
@@ -78,30 +67,23 @@ def safe_parts(name: str, workdir: str) -> list[str]:
     return parts
 
 
-def write_file(workdir: str, name: str, content: memoryview) -> None:
-    """Write a file of the job below `workdir`, with its folders."""
-    parts = safe_parts(name, workdir)
-    if len(parts) > _MAX_DEPTH:
-        raise ValueError(f"it is more than {_MAX_DEPTH} folders deep")
-    path = "/".join((workdir, *parts))
-    if len(parts) > 1:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    try:
-        write_all(descriptor, content)
-    finally:
-        os.close(descriptor)
-
-
-def lay_out(workdir: str, files: Mapping[str, memoryview], *, own_disk: bool) -> str | None:
-    """Write a job's files; None, or why one of them cannot be where its name says (too long, not encodable, below
-    another file, ...).
-
-    OSError where the machine is at fault. With `own_disk` it has a tmpfs of the run's own, which is large enough for
-    the contents: then it is full of folders, and the names are at fault."""
+def lay_out(workdir: str, files: dict[str, bytes], *, own_disk: bool) -> str | None:
+    """Write a job's files below `workdir`; None, or why one of them cannot be where its name says. OSError where the
+    machine is at fault. With `own_disk` it has a tmpfs of the run's own, which is large enough for the contents: then
+    it is full of folders, and the names are at fault."""
     for name, content in files.items():
         try:
-            write_file(workdir, name, content)
+            parts = safe_parts(name, workdir)
+            if len(parts) > _MAX_DEPTH:
+                raise ValueError(f"it is more than {_MAX_DEPTH} folders deep")
+            path = "/".join((workdir, *parts))
+            if len(parts) > 1:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            try:
+                write_all(descriptor, content)
+            finally:
+                os.close(descriptor)
         except (OSError, ValueError) as error:
             reason = str(error)
             if isinstance(error, OSError):
@@ -112,10 +94,11 @@ def lay_out(workdir: str, files: Mapping[str, memoryview], *, own_disk: bool) ->
     return None
 
 
-def write_all(descriptor: int, content: memoryview) -> None:
+def write_all(descriptor: int, content: bytes) -> None:
     """Write all of `content`, however little of it each call takes."""
-    while content:
-        content = content[os.write(descriptor, content) :]
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def read_files(root: int, workdir: str, names: Sequence[str], budget: int) -> dict[str, bytes]:
@@ -123,30 +106,26 @@ def read_files(root: int, workdir: str, names: Sequence[str], budget: int) -> di
     `budget` bytes together. No symbolic link is followed on the way."""
     found: dict[str, bytes] = {}
     for name in names:
-        # A budget for all of them together: each alone may be as large as the disk allows.
-        content = _read_file(root, workdir, name, budget)
+        try:
+            parts = safe_parts(name, workdir)
+            if len(parts) > _MAX_DEPTH:  # a descriptor for each folder: too many would look like the machine's fault
+                continue
+            try:
+                content = _content(root, parts, budget)
+            except PermissionError:
+                # A server that is not root's is held by the rights that the program left.
+                _open_up(root, parts)
+                content = _content(root, parts, budget)
+        except ValueError:
+            continue
+        except OSError as error:
+            if error.errno in _MACHINE_FAULTS:  # else a file that is there would count as missing
+                raise
+            continue
         if content is not None:
             found[name] = content
-            budget -= len(content)
+            budget -= len(content)  # of all of them together: each alone may be as large as the disk allows
     return found
-
-
-def _read_file(root: int, workdir: str, name: str, budget: int) -> bytes | None:
-    try:
-        parts = safe_parts(name, workdir)
-        if len(parts) > _MAX_DEPTH:  # a descriptor for each folder: too many would look like the machine's fault
-            return None
-        with contextlib.suppress(PermissionError):
-            return _content(root, parts, budget)
-        # A server that is not root's is held by the rights that the program left.
-        _open_up(root, parts)
-        return _content(root, parts, budget)
-    except OSError as error:
-        if error.errno in _MACHINE_FAULTS:  # else a file that is there would count as missing
-            raise
-    except ValueError:
-        pass
-    return None
 
 
 def _content(root: int, parts: Sequence[str], budget: int) -> bytes | None:
@@ -193,9 +172,8 @@ def give(workdir: str, uid: int) -> None:
 
 
 def remove_tree(root: str) -> None:
-    """Remove a folder of this user's with all in it, however deep it is and whatever rights its folders have.
-
-    Nobody else may be at work in it. What is deep is moved up first: neither paths nor recursion get long."""
+    """Remove a folder of this user's with all in it, however deep it is and whatever rights its folders have. Nobody
+    else may be at work in it. What is deep is moved up first: neither paths nor recursion get long."""
     os.chmod(root, 0o700)
     moved = 0
     while folders := [path for path in _entries(root) if not _unlink_file(path)]:

@@ -112,9 +112,8 @@ def remount_read_only(target: str) -> None:
 
 
 def clone(flags: int) -> int:
-    """fork() into new namespaces in one call: 0 in the child, the child's pid in the parent.
-
-    The child becomes pid 1 where `flags` has CLONE_NEWPID. The interpreter's own fork handlers run, as in `os.fork`."""
+    """fork() into new namespaces in one call, with the interpreter's own fork handlers: 0 in the child, which becomes
+    pid 1 where `flags` has CLONE_NEWPID; the child's pid in the parent."""
     api = ctypes.pythonapi
     api.PyOS_BeforeFork()
     pid = _libc.syscall(ctypes.c_long(numbers().clone), ctypes.c_long(flags | _SIGCHLD), *[ctypes.c_long(0)] * 4)

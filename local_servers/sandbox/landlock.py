@@ -29,9 +29,8 @@ def version() -> int:
 
 
 def confine_signals() -> bool:
-    """Confine the signals of this process and its descendants to each other, for good; no_new_privs must be set.
-
-    Those that confine themselves further below it cannot signal this process. False where the kernel cannot."""
+    """Confine the signals of this process and its descendants to each other, for good; no_new_privs must be set. Those
+    that confine themselves further below it cannot signal this process. False where the kernel cannot."""
     if version() < SIGNALS_VERSION:
         return False
     _enforce(_ruleset(struct.pack("QQQ", 0, 0, _SCOPES), rights=0, allowed=()))
@@ -44,10 +43,9 @@ def _rights() -> int:
 
 
 def ruleset(readable: Sequence[str], listed: Sequence[str], devices: Sequence[str], scratch: str) -> int:
-    """The rules that all runs of a worker have in common, for `restrict`; a descriptor.
-
-    `readable` may be read and executed, folders in `listed` listed, `devices` read and written, everything done below
-    `scratch`; no TCP, and from interface version 6 on no signal to a process outside."""
+    """The rules that all runs of a worker have in common, for `restrict`; a descriptor. `readable` may be read and
+    executed, folders in `listed` listed, `devices` read and written, everything done below `scratch`; no TCP, and from
+    interface version 6 on no signal to a process outside."""
     abi, rights = version(), _rights()
     attributes = struct.pack("QQQ", rights, _NET_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= SIGNALS_VERSION else 0)
     # As long as this kernel's version knows: an older one refuses fields that it has no name for.

@@ -3,8 +3,7 @@
 Processes that fork on and on cannot be ended one by one: by the time a pid is found and signalled, its child runs.
 `kill(-1)` is atomic, but reaches all that the caller may signal. In a pid namespace that is the run alone. Elsewhere
 each run has a process for it, the killer, which may signal nobody but the run: Landlock confines its signals to its own
-descendants (version 6), or it has become the worker's own user (where the server is root). The worker stays the
-submission's parent.
+descendants (version 6), or it has become the worker's own user (where the server is root).
 """
 
 import contextlib
@@ -78,9 +77,8 @@ def kill_all() -> None:
 
 
 def reap(pid: int) -> int | None:
-    """Collect every child that has ended; the wait status of `pid` once it is among them.
-
-    If `pid` has been stopped it is continued: it would only hold the slot until the time limit."""
+    """Collect every child that has ended; the wait status of `pid` once it is among them. If `pid` has been stopped it
+    is continued: it would only hold the slot until the time limit."""
     status = None
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0] != 0:
@@ -92,35 +90,32 @@ def reap(pid: int) -> int | None:
     return status
 
 
+def _listed_bytes(pid: int, file: str, *names: bytes) -> int:
+    with open(f"/proc/{pid}/{file}", "rb") as lines:
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(names))
+
+
 def _anonymous_bytes(pid: int) -> int:
     """The memory of a process not backed by files, pages shared with others counted in full; 0 if it is gone."""
-    total = 0
     # Not statm: what it calls shared holds both the pages of files and shared memory.
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
-        for line in file:
-            if line.startswith((b"RssAnon:", b"RssShmem:")):
-                total += int(line.split()[1]) << 10
-    return total
+    with contextlib.suppress(OSError):
+        return _listed_bytes(pid, "status", b"RssAnon:", b"RssShmem:")
+    return 0
 
 
 def _proportional_bytes(pid: int) -> int:
     """The memory of a process, pages shared by n processes counted as 1/n; 0 if it is gone."""
     try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            for line in file:
-                if line.startswith("Pss:"):
-                    return int(line.split()[1]) << 10
+        return _listed_bytes(pid, "smaps_rollup", b"Pss:")
     except PermissionError:  # any process may close this file (PR_SET_DUMPABLE), but not the other count's
         return _anonymous_bytes(pid)
     except OSError:
-        pass
-    return 0
+        return 0
 
 
 def end_largest_over(limit_bytes: int, spared: Collection[int]) -> None:
-    """Kill the largest process below this one, but for those `spared`, if all together hold more than `limit_bytes`.
-
-    It is what a control group's limit does; this serves where there is no control group."""
+    """Kill the largest process below this one, but for those `spared`, if all together hold more than `limit_bytes`:
+    what a control group's limit does, where there is none."""
     pids = [pid for pid in descendants() if pid not in spared]
     # The cheap count first, which counts a page that n processes share n times. For the exact one the kernel walks all
     # page tables.
@@ -164,11 +159,11 @@ class Killer(NamedTuple):
 
 def start_killer(begin_run: Callable[[], None], uid: int | None) -> tuple[int, Killer]:
     """Start a run where no pid namespace ends it: fork a process, the killer, which can kill all processes of the run
-    at once. The killer clones the run's first process, which calls `begin_run` (that never returns), with CLONE_PARENT,
-    so that it is a child of the caller. Returns (pid of the first process, the killer).
+    at once, and which clones the run's first process as a child of the caller (CLONE_PARENT). That one calls
+    `begin_run`, which never returns. Returns (pid of the first process, the killer).
 
-    The killer becomes the user `uid`, which only this worker has, as it then may signal nobody but the run; where that
-    is None, Landlock confines its signals. OSError if either process cannot be started."""
+    The killer becomes the user `uid`, which only this worker has; where that is None, Landlock confines its signals.
+    OSError if either process cannot be started."""
     # Over one pipe the killer reports the first process's pid; the end of the other tells the killer to act.
     report_read, report_write = os.pipe2(os.O_CLOEXEC)
     alive_read, alive_write = os.pipe2(os.O_CLOEXEC)

@@ -67,9 +67,9 @@ def installed_in(folder: str) -> list[str]:
 
 
 def _mapped_files(library: Sequence[str], packages: Sequence[str]) -> set[str]:
-    """Returns the files, above all shared libraries, that a Python program or a shell may need: those that this
-    interpreter maps with all extension modules of the folders `library` and numpy (in `packages`) loaded, and those of
-    a shell. Only the dynamic loader knows them, so a forked process loads all and prints its memory map."""
+    """Returns the files, above all shared libraries, that a shell maps, and this interpreter with numpy (in `packages`)
+    and all extension modules of the folders `library` loaded. Only the dynamic loader knows them, so a forked process
+    loads all and prints its memory map."""
     report_read, report_write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -106,8 +106,8 @@ def _mapped_files(library: Sequence[str], packages: Sequence[str]) -> set[str]:
 
 
 def _links(files: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(path, target) of the links by which the loader finds these files: those of the root and of /usr between folders
-    (/lib64), and those beside each file, or where the loader itself is looked for, that name it (libz.so.1)."""
+    """(path, target) of the links by which the loader finds these files: those between folders (/lib64), and those
+    beside each file, or where the loader itself is looked for, that name it (libz.so.1)."""
     for folder in ("/", "/usr"):
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
@@ -135,10 +135,9 @@ def _make_mount_point(path: str, is_folder: bool) -> None:
 
 def enter(paths: Sequence[str]) -> None:
     """Build the read-only root file system that submissions see, of these host `paths` (files and folders) and a few
-    devices, without what is INSTALLED below them (other packages), and make it this process's.
-
-    It is built as a tmpfs over _BUILD_SITE, made read-only, and takes the place of the root. Needs CAP_SYS_ADMIN and a
-    mount namespace of its own. OSError if the kernel refuses a step."""
+    devices, without what is INSTALLED below them (other packages), and make it this process's. It is built as a tmpfs
+    over _BUILD_SITE, made read-only, and takes the place of the root. Needs CAP_SYS_ADMIN and a mount namespace of its
+    own. OSError if the kernel refuses a step."""
     # First: where the host's mounts are shared, those made here would appear there too.
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
     # Opened before the new root covers anything, and bound through /proc/self/fd.
@@ -155,7 +154,13 @@ def enter(paths: Sequence[str]) -> None:
         os.symlink(link, f"{_BUILD_SITE}/dev/{name}")
     for name, text in _ETC.items():
         write(f"{_BUILD_SITE}/etc/{name}", text)
-    _make_read_only([*mounted, _BUILD_SITE])
+    try:
+        kernel.make_read_only(_BUILD_SITE)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        for target in [*mounted, _BUILD_SITE]:  # before Linux 5.12 each mount is remounted by itself
+            kernel.remount_read_only(target)
     # For `mount_private`: each run's private /tmp covers these paths, and they are bound back into it.
     _below_tmp[:] = [path for path in sources if path.startswith("/tmp/")]
     # A private proc can only be mounted where the host's is visible; each run covers this one with its own.
@@ -185,25 +190,12 @@ def _bind_or_copy(path: str, source: int) -> bool:
     return True
 
 
-def _make_read_only(mounted: Sequence[str]) -> None:
-    """Make the new root and all mounts in it, `mounted`, read-only."""
-    try:
-        kernel.make_read_only(_BUILD_SITE)
-    except OSError as error:
-        if error.errno != errno.ENOSYS:
-            raise
-        # Before Linux 5.12 each mount is remounted by itself.
-        for target in mounted:
-            kernel.remount_read_only(target)
-
-
 def mount_private(size_bytes: int) -> None:
     """Give a run, in namespaces of its own, a private /tmp of at most `size_bytes` and a /proc with its own processes
     only, mounted over those that are there."""
     # Inodes are limited too: a million empty files take no space, but the kernel's memory.
     options = f"size={size_bytes},nr_inodes=20000,mode=700"
-    # Folders below /tmp that a submission needs (a Python installed there) are opened before /tmp is covered, and bound
-    # back into it.
+    # Opened before /tmp is covered, and bound back into it.
     kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in _below_tmp}
     kernel.mount("run", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
     for path, descriptor in kept.items():

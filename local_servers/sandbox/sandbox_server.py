@@ -36,8 +36,7 @@ MAX_FILES = 10_000
 MAX_NAME_BYTES = 1 << 20
 """Of all files' names together, those to fetch included: they travel in the header of a message."""
 _RETRY_AFTER = {"Retry-After": "1"}  # seconds
-_BODY_COPIES = 4
-"""How often a body is in memory at a time: as bytes, text, decoded files and the message to the worker."""
+_BODY_COPIES = 4  # how often a body is in memory at a time: as bytes, text, decoded files and the message to the worker
 Folders = Mapping[str, Path]  # by what they are called
 _POOL = web.AppKey("pool", WorkerPool)
 _CODE_BY_BODY_START = web.AppKey("code by body start", dict[bytes, str])
@@ -126,7 +125,7 @@ def _reply(status: str, message: str = "", outcome: Outcome | None = None, http_
 
 async def run_code(request: web.Request) -> web.Response:
     """POST /run_code: runs a program in a free slot and answers as Sandbox Fusion does. The program's own failure is
-    an answer with status Failed; SandboxError means that it was not run. `_come_back` answers 503 with Retry-After."""
+    an answer with status Failed; SandboxError means that it was not run."""
     try:
         # Before the body is read: a large one would have taken the memory by the time that it could be refused.
         require_memory(_BODY_COPIES * (request.content_length or 0), "the request")
@@ -186,10 +185,10 @@ def serve(
 
     `port` 0 takes any; `concurrency` is the number of programs run at once (default: one more than the cores this
     process may use, so that no core is free while the kernel takes a run's namespaces down). `key` is the one that
-    callers need (None: none). `prepared` are the texts of trusted programs that many requests will run, as the grading
-    driver: what one defines is loaded once, a run calls its `main`. `hidden` are folders, by what they are called, that
-    programs must not be able to read. Prints `ready http://HOST:PORT` as its only line on stdout; the level of
-    isolation goes to stderr. However the server ends, SIGKILL included, its processes end with it.
+    callers need (None: none). `prepared` are the texts of trusted programs that many requests will run: what one
+    defines is loaded once, a run calls its `main`. `hidden` are folders, by what they are called, that programs must
+    not be able to read. Prints `ready http://HOST:PORT` as its only line on stdout. However the server ends, SIGKILL
+    included, its processes end with it.
 
     SetupError where no isolation is possible and `allow_unisolated` is not set; without a key where that is set or
     `host` is not loopback; and where programs could read the working directory or a `hidden` folder."""

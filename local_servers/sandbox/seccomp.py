@@ -1,15 +1,14 @@
 """The system call filter of a submission: a deny list, written as a classic BPF program without libseccomp.
 
-What it covers: calls that change namespaces, mounts, modules, clocks or the machine; that look into other
-processes; kernel interfaces with a bad record (bpf, io_uring, userfaultfd, perf events, keyrings); every
-socket family but AF_UNIX; locks and leases that take no more than the right to read a file, and would hold up the
-host's own programs (flock, F_SETLEASE); what lets one run leave a mark for another on a file that both may read, or
-look for one (the page cache's calls, hints, watches, the ioctls of file systems); shared memory that stays when no
-process maps it, so that no limit counts it (shmget); and to outlive the process that a run is bound to. They fail with
-EPERM. What is only advice to the kernel, or flushes the host's disks, does nothing and says that it worked. `clone3`
-says ENOSYS, so that the C library falls back to `clone`, whose flags can be inspected.
-What it does not cover: an ordinary call with a bug in the kernel behind it. Files, processes and memory are the
-business of namespaces or Landlock and of the resource limits.
+What it covers: calls that change namespaces, mounts, modules, clocks or the machine; that look into other processes;
+kernel interfaces with a bad record (bpf, io_uring, userfaultfd, perf events, keyrings); every socket family but
+AF_UNIX; locks and leases that take no more than the right to read a file, and would hold up the host's own programs;
+what lets one run leave a mark for another on a file that both may read, or look for one (the page cache's calls, hints,
+watches, the ioctls of file systems); shared memory that stays when no process maps it (shmget); and to outlive the
+process that a run is bound to. They fail with EPERM. What is only advice to the kernel, or flushes the host's disks,
+does nothing and says that it worked. `clone3` says ENOSYS: the C library falls back to `clone`, whose flags can be
+inspected. What it does not cover: an ordinary call with a bug in the kernel behind it; and files, processes and memory,
+the business of namespaces or Landlock and of the resource limits.
 """
 
 import ctypes
@@ -78,10 +77,8 @@ _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 _TIOCSTI = 0x5412
 _TERMINAL_IOCTLS, _IOCTL_KIND_MASK = 0x5400, 0xFFFFFF00
-# F_SETLEASE, F_NOTIFY, F_SET_RW_HINT, F_SET_FILE_RW_HINT
-_FCNTL_DENIED = (1024, 1026, 1036, 1038)
-# MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT
-_MADVISE_IDLE = (12, 20, 21)
+_FCNTL_DENIED = (1024, 1026, 1036, 1038)  # F_SETLEASE, F_NOTIFY, F_SET_RW_HINT, F_SET_FILE_RW_HINT
+_MADVISE_IDLE = (12, 20, 21)  # MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT
 _AF_UNIX = 1
 _SIGKILL = 9
 _SIGNALS_THAT_END_NOTHING = (0, 17, 18, 19)  # none, SIGCHLD, SIGCONT, SIGSTOP
@@ -127,12 +124,10 @@ def _allow_other_than(argument: int, value: int) -> list[bytes]:
 
 
 def build_program(namespaces: bool) -> bytes:
-    """The system call filter of a submission, as an array of `struct sock_filter` (BPF) for this machine.
-
-    `namespaces` says whether the submission has namespaces of its own; without them it gets no sockets, and no call
-    that changes another process of the same user. A filter is a list of guards: a call's number, and the instructions
-    that decide by its arguments. Some calls are `denied` (EPERM), some `idle` (they return 0 and do nothing); what no
-    guard names is allowed. Of an instruction `if_true` and `if_false` say how many to skip."""
+    """The system call filter of a submission, as an array of `struct sock_filter` (BPF) for this machine. `namespaces`
+    says whether the submission has namespaces of its own; without them it gets no sockets, and no call that changes
+    another process of the same user. A filter is a list of guards: a call's number, and the instructions that decide by
+    its arguments; what no guard names is allowed. `if_true` and `if_false` say how many to skip."""
     column = 0 if os.uname().machine == "x86_64" else 1  # of the tables of call numbers
     denied, idle = _DENIED, _IDLE
     new_namespaces = _instruction(_JUMP_SET, kernel.CLONE_NEW_ANY, if_true=0, if_false=1)
@@ -179,8 +174,7 @@ def deny(call_numbers: Sequence[int]) -> bytes:
     return _assemble([(number, _REFUSED) for number in call_numbers])
 
 
-_Guard = tuple[int, bytes]
-"""A system call, and what runs for it alone; that ends in a return."""
+_Guard = tuple[int, bytes]  # a system call, and what runs for it alone; that ends in a return
 
 
 def _assemble(guards: list[_Guard]) -> bytes:
@@ -201,7 +195,7 @@ def _assemble(guards: list[_Guard]) -> bytes:
 
 def _search(guards: list[_Guard]) -> bytes:
     """The guards, in order of their numbers, as a binary search: the kernel runs a filter for every call there is when
-    it is installed, which is once per run."""
+    it is installed, once per run."""
     if len(guards) <= _LAST_GUARDS:
         tests = (_instruction(_JUMP_EQUAL, number, 0, len(body) // 8) + body for number, body in guards)
         return b"".join(tests) + _ALLOWED

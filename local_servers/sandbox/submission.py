@@ -33,12 +33,10 @@ _LAST_DESCRIPTOR = 4096  # the fork server starts with three and its socket; far
 
 
 class Confinement(NamedTuple):
-    """How a submission is confined.
-
-    `uid` is the user it becomes, None to stay as it is; `ruleset` is Landlock's (None where a root file system of its
-    own takes that part) and `devices` are the paths it leaves open for writing; `seccomp_filter` is None where it is
-    off; `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the process
-    limit counts its user's other processes too, and `base_processes`, set anew for each run, how many those are."""
+    """How a submission is confined. `uid` is the user it becomes, None to stay as it is; `ruleset` is Landlock's (None
+    where a root file system of its own takes that part) and `devices` are the paths it leaves open for writing;
+    `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the process limit
+    counts its user's other processes too, and `base_processes`, set anew for each run, how many those are."""
 
     uid: int | None
     ruleset: int | None
@@ -51,7 +49,6 @@ class Confinement(NamedTuple):
 
 def prepared(source: str) -> types.ModuleType:
     """A trusted program with all that it defines, for runs that call its `main`. Calls its `warm_up`, if it has one.
-
     What it does at the end, `if __name__ == "__main__"`, it has not done."""
     module = types.ModuleType("prepared")
     exec(_compiled_apart(source), module.__dict__)
@@ -61,9 +58,8 @@ def prepared(source: str) -> types.ModuleType:
 
 
 def _compiled_apart(source: str) -> types.CodeType:
-    """Compiles a trusted program in a forked process and returns its code object, which comes over a pipe. Compiled
-    here, the compiler's leftovers would scatter the code over megabytes of memory, and every later fork of this process
-    would copy more page tables and pages."""
+    """Compiles a trusted program in a forked process, whose code object comes over a pipe: the compiler's leftovers
+    would scatter the code over megabytes of memory, and every later fork of this process would copy more pages."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     process = os.fork()
     if process == 0:
@@ -88,10 +84,9 @@ def _compiled_apart(source: str) -> types.CodeType:
 
 def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple[int, int, int], notes: int) -> None:
     """Turn this freshly forked process into a submission's: own session, three descriptors, limits, no rights.
-    `streams` become its stdin, stdout and stderr; the descriptor `notes` stays open, for the caller to close.
-
-    The order matters: changing the user needs capabilities, which are dropped later; /proc is written before Landlock
-    closes it; Landlock and seccomp come last and, without capabilities, need no_new_privs."""
+    `streams` become its stdin, stdout and stderr; the descriptor `notes` stays open, for the caller to close. The order
+    matters: changing the user needs capabilities, which are dropped later; /proc is written before Landlock closes it;
+    Landlock and seccomp come last and, without capabilities, need no_new_privs."""
     # Its own session: signals to its group reach its own processes only.
     os.setsid()
     for target, descriptor in enumerate(streams):
@@ -141,8 +136,7 @@ def _set_limits(confinement: Confinement, limits: Terms) -> None:
 
 def _fresh_interpreter(workdir: str, main_path: str, main: types.ModuleType) -> None:
     """Make this interpreter, a fork of one that has run before, look like one that was just started with the program at
-    `main_path` as the module `main`: default signal handlers, sys.argv, sys.path, standard streams on descriptors 0 to
-    2, garbage collection."""
+    `main_path` as the module `main`."""
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
@@ -164,9 +158,9 @@ def _fresh_interpreter(workdir: str, main_path: str, main: types.ModuleType) -> 
 
 
 def run_main(workdir: str, program: bytes | types.ModuleType) -> int:
-    """Execute a program (its source, or the module of one that is loaded already, whose `main` is called) as the main
-    program of this process, as `python FILE` would: with exit handlers, a last flush, and a traceback on stderr.
-    Returns the exit status that such an interpreter would end with."""
+    """Execute a program (its source, or the module of a prepared one, whose `main` is called) as the main program of
+    this process, as `python FILE` would: with exit handlers, a last flush, and a traceback on stderr. Returns the exit
+    status that such an interpreter would end with."""
     main_path = os.path.join(workdir, MAIN_FILE)
     main = types.ModuleType("__main__") if isinstance(program, bytes) else program
     _fresh_interpreter(workdir, main_path, main)

@@ -1,9 +1,9 @@
 """A slot's worker, and the first process of each of its runs.
 
 The worker forks its runs, one at a time, ends each at its limits, and says how it ended. It never holds a job, since
-all runs of the slot are forked from it and inherit its memory: the run's first process reads the job from the
-connection itself, lays out its files, hands the server its output and files by descriptors, and becomes the program.
-The worker outlives the run, cannot be signalled by it, and answers only when none of its processes is left.
+all runs of the slot are forked from it and inherit its memory: the run's first process reads the job itself, lays out
+its files, hands the server its output and files by descriptors, and becomes the program. The worker outlives the run,
+cannot be signalled by it, and answers only when none of its processes is left.
 """
 
 import _signal  # `signal` turns every number into an enum and back
@@ -33,11 +33,9 @@ _CHILD_SIGNAL = (_signal.SIGCHLD,)
 
 
 class Slot(NamedTuple):
-    """What all runs of a slot have in common.
-
-    `scratch` is the folder, made by the worker, for their working directories; None with namespaces. Jobs come over
-    `connection`, answers go to `replies`, what a run hands over to `handles`. `prepared` are the programs whose
-    definitions are loaded."""
+    """What all runs of a slot have in common. `scratch` is the folder, made by the worker, for their working
+    directories; None with namespaces. Jobs come over `connection`, answers go to `replies`, what a run hands over to
+    `handles`. `prepared` are the programs whose definitions are loaded."""
 
     confinement: Confinement
     scratch: str | None
@@ -57,19 +55,13 @@ class Slot(NamedTuple):
         return self.has_namespaces and not terms.prepared_number
 
 
-class _Notes(NamedTuple):
-    """What the run writes to its worker over a pipe: when the program began (seconds of the monotonic clock), then,
-    where the program is a child of the run's first process, the wait status of that child. None: not written yet."""
-
-    began: float | None
-    program_status: int | None
-
-    @classmethod
-    def unpack(cls, raw: bytes) -> "_Notes":
-        if len(raw) < _BEGAN.size:  # at most the status of a child that could not become the program
-            return cls(None, None)
-        began = _BEGAN.unpack_from(raw)[0]
-        return cls(began, _PROGRAM_STATUS.unpack_from(raw, _BEGAN.size)[0] if len(raw) > _BEGAN.size else None)
+def _read_notes(raw: bytes) -> tuple[float | None, int | None]:
+    """What the run has written to its worker over a pipe: when the program began (seconds of the monotonic clock), and
+    then, where the program is a child of the run's first process, the wait status of that child. None: not yet."""
+    if len(raw) < _BEGAN.size:  # at most the status of a child that could not become the program
+        return None, None
+    began: float = _BEGAN.unpack_from(raw)[0]
+    return began, _PROGRAM_STATUS.unpack_from(raw, _BEGAN.size)[0] if len(raw) > _BEGAN.size else None
 
 
 class Abandoned(BaseException):
@@ -84,10 +76,9 @@ def _abandon(*_: object) -> NoReturn:
 
 def serve(slot: Slot) -> None:
     """A worker's loop: run the jobs that come over the slot's connection, one after the other, until it closes or a job
-    could not be run.
-
-    Without namespaces (then there is a scratch folder) the server says after each job when it has read its files, and
-    what is left of them is removed; and SIGTERM ends the run and the worker. With them both happens by itself."""
+    could not be run. Without namespaces (then there is a scratch folder) the server says after each job when it has
+    read its files, and what is left of them is removed; and SIGTERM ends the run and the worker. With them both happens
+    by itself."""
     # Blocked, the signal stays pending until `_wait` takes it: that waits for it and for a deadline in one call.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _CHILD_SIGNAL)
     if slot.scratch is not None:
@@ -117,58 +108,50 @@ def _clear(scratch: str) -> None:
 
 def _serve_one(slot: Slot, terms: job_files.Terms) -> bool:
     """Run the job that waits on the connection in a new process, and send the server how its program ended. Returns
-    False if that is not known because the sandbox's own part failed: the worker must then end, so that the server sees
-    the end of the stream and runs the job elsewhere."""
+    False if the sandbox's own part failed: the worker must then end, so that the server runs the job elsewhere."""
     if slot.confinement.shares_user:
         # The process limit counts all processes of the user: this run's comes on top of those that run just now.
         running = _processes_of(os.getuid())
         slot = slot._replace(confinement=slot.confinement._replace(base_processes=running))
     notes_read, notes_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    pid, killer = _start_run(slot, terms, (notes_read, notes_write))
+    begin = partial(_begin, slot, terms, (notes_read, notes_write))  # the run's first process; does not return
+    killer = None
+    if slot.confinement.ruleset is not None:
+        pid, killer = processes.start_killer(begin, slot.confinement.uid)
+    else:
+        pid = kernel.clone(_RUN_NAMESPACES) if slot.has_namespaces else os.fork()
+        if pid == 0:
+            begin()
     os.close(notes_write)
     # Trusted processes are not killed for what the run takes: the killer, and pid 1 where the program is its child.
     spared = {pid} if slot.program_is_child(terms) else set[int]() if killer is None else {killer.pid}
     try:
-        status, ended, notes = _wait(slot, terms, pid, notes_read, spared)
+        status, ended, (began, program_status) = _wait(slot, terms, pid, notes_read, spared)
     finally:
         os.close(notes_read)
         if not slot.has_namespaces:  # with them, all of the run ended with its first process
             if killer is not None:
                 killer.end_run()
             processes.kill_all()
-    if notes.began is None:
+    if began is None:
         # The job was at fault, which the run told the server before it ended with 0; or the run itself failed.
         return status == 0
     if status is not None and slot.program_is_child(terms):
-        status = notes.program_status
+        status = program_status
         if status is None:  # the first process died before it noted how the program ended
             return False
     code = None if status is None else os.waitstatus_to_exitcode(status)
-    answer = {"return_code": code, "execution_time": ended - notes.began}
+    answer = {"return_code": code, "execution_time": ended - began}
     slot.replies.send(json.dumps(answer).encode())
     return True
 
 
-def _start_run(slot: Slot, terms: job_files.Terms, notes: tuple[int, int]) -> tuple[int, processes.Killer | None]:
-    """Start the first process of a run: with namespaces as pid 1 of new ones; under Landlock by a killer, which can end
-    all of the run; without isolation by a plain fork. `notes` are the ends of the pipe for its notes. Returns (pid of
-    the first process, killer if there is one)."""
-    begin = partial(_begin, slot, terms, notes)  # does not return
-    if slot.confinement.ruleset is not None:
-        return processes.start_killer(begin, slot.confinement.uid)
-    pid = kernel.clone(_RUN_NAMESPACES) if slot.has_namespaces else os.fork()
-    if pid == 0:
-        begin()
-    return pid, None
-
-
 def _wait(
     slot: Slot, terms: job_files.Terms, pid: int, notes: int, spared: set[int]
-) -> tuple[int | None, float, _Notes]:
+) -> tuple[int | None, float, tuple[float | None, int | None]]:
     """Wait for the end of the run's first process `pid`. With namespaces kill it at the time limit, else leave that to
-    the caller. Meanwhile, every _WATCH_SECONDS, end processes of the run (not the `spared` ones) where it takes too
-    much memory or disk. `notes` is the pipe from which the run's notes are read. Returns (wait status, None after a
-    time-out; when that was; notes)."""
+    the caller. Meanwhile end processes of the run (not the `spared` ones) where it takes too much memory or disk.
+    Returns (wait status, None after a time-out; when that was; what came over the pipe `notes`)."""
     raw, now = b"", time.monotonic()
     deadline, next_watch = now + terms.timeout_s, now + _WATCH_SECONDS
     while True:
@@ -177,11 +160,12 @@ def _wait(
         now = time.monotonic()
         with contextlib.suppress(BlockingIOError):
             raw += os.read(notes, 64)
-        noted = _Notes.unpack(raw)
+        noted = _read_notes(raw)
+        began = noted[0]
         if status is not None:
             return status, now, noted
-        if noted.began is not None:  # the time limit counts from there
-            deadline = noted.began + terms.timeout_s
+        if began is not None:  # the time limit counts from there
+            deadline = began + terms.timeout_s
             if now >= deadline:
                 break
         elif now >= deadline:
@@ -233,8 +217,8 @@ def _begin(slot: Slot, terms: job_files.Terms, notes: tuple[int, int]) -> NoRetu
 
 def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
     """Run a job, as the run's first process: receive it, lay out its files, send its output pipes to the server, give
-    up this process's rights and execute the program. Returns the exit status of this process. Writes to the worker, on
-    the pipe `notes`, when the program began and, where it runs in a child process, that child's wait status."""
+    up this process's rights and execute the program. Returns the exit status. Writes to the worker, on the pipe
+    `notes`, when the program began and, where it runs in a child process, that child's wait status."""
     if slot.has_namespaces:
         # This is pid 1 of the run: all of the run's processes end with it, and it ends with the worker. Of their
         # signals it gets those alone that it has a handler for: Python has one for SIGINT, which would end it.
@@ -242,9 +226,13 @@ def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
         _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     # Before the job is read: until this process becomes the program, no other one may read its memory.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-    names, (source, stdin, *contents) = job_files.receive(slot.connection, terms.n_blobs)
-    workdir = _make_workdir(slot, terms)
-    files = dict(zip(names, contents, strict=True))
+    source, stdin, files = job_files.receive(slot.connection, terms.rest_bytes)
+    if slot.scratch is None:
+        workdir = _NAMESPACE_WORKDIR
+        rootfs.mount_private(terms.disk_bytes)
+    else:
+        workdir = os.path.join(slot.scratch, f"run-{os.getpid()}")
+        os.mkdir(workdir, 0o700)
     prepared = slot.prepared[terms.prepared_number - 1] if terms.prepared_number else None
     if prepared is None:
         files[MAIN_FILE] = source
@@ -260,7 +248,7 @@ def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
         if pid != 0:
             os.write(notes, _PROGRAM_STATUS.pack(_wait_for(pid)))
             return 1  # without the note that the program began, a failed run
-    program = bytes(source) if prepared is None else prepared
+    program = source if prepared is None else prepared
     try:
         submission.become(slot.confinement, terms, workdir, streams, notes)
         # Only now: what fails before is no failure of the program. If the worker ended before this process was bound
@@ -273,17 +261,7 @@ def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
         return 1
 
 
-def _make_workdir(slot: Slot, terms: job_files.Terms) -> str:
-    """Make the run's working directory: with namespaces a private /tmp, else a folder in the worker's scratch."""
-    if slot.scratch is None:
-        rootfs.mount_private(terms.disk_bytes)
-        return _NAMESPACE_WORKDIR
-    workdir = os.path.join(slot.scratch, f"run-{os.getpid()}")
-    os.mkdir(workdir, 0o700)
-    return workdir
-
-
-def _open_streams(handles: socket, workdir: str, stdin: memoryview) -> tuple[int, int, int]:
+def _open_streams(handles: socket, workdir: str, stdin: bytes) -> tuple[int, int, int]:
     """Open the program's stdin, stdout and stderr, and return their descriptors. Send the server, over `handles`, the
     reading ends of the latter two and the working directory."""
     out_read, out_write = os.pipe2(os.O_CLOEXEC)

@@ -14,8 +14,7 @@ from local_servers.sandbox import job_files
 MAX_STDOUT_BYTES = 16 << 20
 MAX_STDERR_BYTES = 1 << 20
 MAX_FETCH_BYTES = 64 << 20
-SCRATCH_BYTES = 128 << 20
-"""What a program may write, beside the files that came with it."""
+SCRATCH_BYTES = 128 << 20  # what a program may write, beside the files that came with it
 _CHUNK = 1 << 18
 _DRAIN_AFTER_S = 0.02
 _REPLY_BYTES = 1 << 16
@@ -43,8 +42,7 @@ class Job:
     def message(self, prepared_number: int) -> bytes:
         """What goes to the worker; without the code where that is the prepared program of this number (0: none)."""
         terms = job_files.Terms(self.timeout_s, self.memory_mib, SCRATCH_BYTES + self.payload_bytes, prepared_number)
-        code = b"" if prepared_number else self.code
-        return terms.message(list(self.files), code, self.stdin, list(self.files.values()))
+        return terms.message(b"" if prepared_number else self.code, self.stdin, self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +84,8 @@ class Output:
 
 
 class HandedOver:
-    """What a run hands to the server when it begins: its working directory, and the pipes that it writes to.
-
-    It is looked at when the run has ended, or lasts: most are over soon, and what they print fits into a pipe."""
+    """A run's working directory, and the pipes that it writes to, which it hands over when it begins. They are looked
+    at when the run has ended, or lasts: most are over soon, and what they print fits into a pipe."""
 
     def __init__(self, handles: socket.socket) -> None:
         self._handles = handles
@@ -134,9 +131,8 @@ class HandedOver:
 
 
 class WorkerLink:
-    """A worker process, by the sockets that jobs go over, answers come from, and runs are handed over by.
-
-    `cleans` says that it has to be told when its run's files have been read."""
+    """A worker process, by the sockets that jobs go over, answers come from, and runs are handed over by. `cleans` says
+    that it has to be told when its run's files have been read."""
 
     def __init__(self, jobs: socket.socket, replies: socket.socket, handles: socket.socket, cleans: bool) -> None:
         self._jobs, self._replies, self._handles, self._cleans = jobs, replies, handles, cleans

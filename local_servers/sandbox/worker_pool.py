@@ -128,10 +128,8 @@ class ForkServer:
 @dataclass(slots=True)
 class SlotGroup:
     """The control groups of one slot, a limit over everything that it runs: memory and pids under v1, one folder under
-    v2; none where this process cannot make them.
-
-    The limits of a process (RLIMIT_AS) do not add up over a fork bomb's children or the files in a tmpfs; a control
-    group's do. A worker is moved into its slot's group once, so that no run pays for a migration."""
+    v2; none where this process cannot make them. A worker is moved into its slot's group once. The limits of a process
+    (RLIMIT_AS) do not add up over a fork bomb's children or the files in a tmpfs."""
 
     folders: list[Path]
     memory_file: Path | None
@@ -139,8 +137,7 @@ class SlotGroup:
 
     @classmethod
     def create(cls, index: int) -> "SlotGroup":
-        """Makes the control groups of slot `index`: below this process's own, with cgroup v1 one of the controller
-        memory and one of pids, with v2 one of both. Returns a group without folders where this process may not."""
+        """Makes the control groups of slot `index` below this process's own."""
         name = f"{_GROUP_PREFIX}{os.getpid()}-{index}"
         folders: list[Path] = []
         try:
@@ -197,15 +194,11 @@ def _parent_groups() -> tuple[Path, Path, str] | None:
     # v2: a group that has processes cannot give its children limits, unless it is the root of all groups. This
     # process's own group passes only if it was set up for that by whoever delegated it.
     for folder in (own.get(""), CGROUPS):
-        if folder is not None and _delegated(folder):
+        if folder is None or not (control := folder / "cgroup.subtree_control").exists():
+            continue
+        if {"memory", "pids"} <= set(control.read_text().split()):
             return folder, folder, "memory.max"
     return None
-
-
-def _delegated(folder: Path) -> bool:
-    """Whether children of a v2 group get the memory and pids controllers."""
-    control = folder / "cgroup.subtree_control"
-    return control.exists() and {"memory", "pids"} <= set(control.read_text().split())
 
 
 def _sweep(place: Path) -> None:
@@ -239,9 +232,8 @@ class WorkerPool:
             self._free.put_nowait(index)
 
     async def start(self) -> list[str]:
-        """Start the fork servers and say on stderr how they isolate; the host paths that programs may read.
-
-        SetupError where no isolation is to be had."""
+        """Start the fork servers and say on stderr how they isolate; the host paths that programs may read. SetupError
+        where no isolation is to be had."""
         # Both now: the first job is not to wait seconds for imports, and a machine without isolation is told at once.
         await asyncio.gather(*(server.start() for server in self._fork_servers.values()))
         usual = self._fork_servers[False]
@@ -282,13 +274,6 @@ class WorkerPool:
             group.remove()
         self._scratch.remove()
 
-    async def _worker(self, index: int, has_rare: bool) -> WorkerLink:
-        worker = self._workers.get((index, has_rare))
-        if worker is None:
-            worker = self._workers[index, has_rare] = await self._fork_servers[has_rare].fork_worker()
-            self._groups[index].add(worker.pid)
-        return worker
-
     def _discard(self, index: int, has_rare: bool) -> None:
         worker = self._workers.pop((index, has_rare), None)
         if worker is not None:
@@ -296,9 +281,8 @@ class WorkerPool:
 
     async def run(self, job: Job) -> Outcome:
         """Run a job in the next free slot, in its worker process; cancelling it ends the run. If the worker dies or
-        hangs, it is replaced and the job run once more.
-
-        Busy if the queue is full; Unplaceable for a file name that is impossible; ServerError if both tries failed."""
+        hangs, it is replaced and the job run once more. Busy if the queue is full; Unplaceable for a file name that is
+        impossible; ServerError if both tries failed."""
         if self._free.empty() and self._waiting >= self._queue_limit:
             raise Busy(f"all {self._concurrency} slots are busy and {self._waiting} requests wait")
         self._waiting += 1
@@ -313,7 +297,10 @@ class WorkerPool:
         try:
             for _ in range(2):
                 try:
-                    worker = await self._worker(index, has_rare)
+                    worker = self._workers.get((index, has_rare))
+                    if worker is None:
+                        worker = self._workers[index, has_rare] = await self._fork_servers[has_rare].fork_worker()
+                        self._groups[index].add(worker.pid)
                     # Before each job: the group is the slot's, and the limit was the last job's.
                     self._groups[index].limit_memory(job.memory_mib, job.payload_bytes)
                     # Not wait_for: until Python 3.12 it could lose the cancellation.

@@ -116,7 +116,7 @@ class CheckpointStore:
         user_metadata: dict[str, str] | None = None,
     ) -> CheckpointRecord:
         """Saves the checkpoint `name` of `run`: the files that `fill` writes into the empty folder it is given, and a
-        record of them. A crash leaves the old checkpoint or the new one. Refusal 409 if the name is taken."""
+        record of them. Refusal 409 if the name is taken."""
         expires_at = expiry(ttl_seconds)
         record_file = self.root / run.run_id / kind / f"{check_name(name)}.json"
         old = self._living(record_file, warn=overwrite)  # a damaged record is in nobody's way when it is overwritten
@@ -137,8 +137,8 @@ class CheckpointStore:
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        # The record names the data, so it comes after them, and the old data go after it: whenever this breaks off,
-        # what a record names is whole. Data that no record names are all that a crash leaves.
+        # The record comes after its data, and the old data go after it: whenever this breaks off, what a record names
+        # is whole. Data that no record names are all that a crash leaves.
         sync(data.parent)
         record = CheckpointRecord(
             run_id=run.run_id,

@@ -8,9 +8,8 @@ import numpy as np
 
 @dataclass(frozen=True)
 class SamplerTopK:
-    """What a sampler's distribution was at S positions, at temperature 1: its k likeliest `tokens` (S, k) int32 with
-    their `logprobs` (S, k) float32. `positions` (S,) int64 are those of a sampled sequence's tokens, or of a datum's
-    targets."""
+    """A sampler's distribution at S positions, of a sampled sequence's tokens or of a datum's targets (`positions` (S,)
+    int64), at temperature 1: its k likeliest `tokens` (S, k) int32 with their `logprobs` (S, k) float32."""
 
     positions: np.ndarray
     tokens: np.ndarray
@@ -19,12 +18,8 @@ class SamplerTopK:
 
 @dataclass(frozen=True)
 class TrainDatum:
-    """One training sequence: `tokens` (T,) int64 model input; `loss_inputs` maps names to arrays of shape (T,).
-
-    `target_tokens` (int64) always; for cross_entropy `weights`, 1 if left out; for the RL losses `logprobs` and
-    `advantages`, and for gspo `sequence_ratio_mask`. stable_reinforce takes `advantages`, and the `sampler`'s
-    distributions in place of `logprobs`.
-    """
+    """One training sequence: `tokens` (T,) int64 model input; `loss_inputs` maps names to arrays of shape (T,):
+    `target_tokens` (int64) always, and the `Loss.inputs` of the loss. stable_reinforce reads `sampler` too."""
 
     tokens: np.ndarray
     loss_inputs: dict[str, np.ndarray]
@@ -54,11 +49,9 @@ class AdamSettings:
 
 @dataclass(frozen=True)
 class SampleSpec:
-    """One sampling request; `seed` decides every draw: the same spec on the same weights gives the same tokens.
-
-    With `record_top_k` each sequence carries that many of the likeliest tokens at each of its positions. Samples count
-    from `first_sample`: a part of a request draws what the whole one would draw for it.
-    """
+    """One sampling request; `seed` decides every draw: the same spec on the same weights gives the same tokens. With
+    `record_top_k` each sequence carries that many of the likeliest tokens at each of its positions. Samples count from
+    `first_sample`: a part of a request draws what the whole one would draw for it."""
 
     prompt: list[int]
     num_samples: int

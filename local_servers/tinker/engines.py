@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from local_servers.tinker.engine.sampling_processes import Scheduler
 
 T = TypeVar("T")
-FolderOf = Callable[[str], Path | None]
-"""The model folder that a name means, None if it means none."""
+FolderOf = Callable[[str], Path | None]  # the model folder that a name means, None if it means none
 
 
 class EngineHost:
@@ -48,12 +47,11 @@ class EngineHost:
 
     async def engine(self) -> "Engine":
         """The engine, loaded by the first caller. Raises SetupError for a model it cannot run."""
-        if self.loaded is None:
-            # Requests that come while it loads wait for the one load, and do not begin their own.
-            async with self._loading:
-                if self.loaded is None:
-                    loaded, self._scheduler = await self._in_thread(_load_engine, self.folder, self.device, self.dtype)
-                    self.loaded = loaded
+        # Requests that come while it loads wait for the one load, and do not begin their own.
+        async with self._loading:
+            if self.loaded is None:
+                loaded, self._scheduler = await self._in_thread(_load_engine, self.folder, self.device, self.dtype)
+                self.loaded = loaded
         return self.loaded
 
     async def train(self, work: Callable[["Engine"], T]) -> T:

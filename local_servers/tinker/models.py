@@ -1,8 +1,8 @@
 """Live training models: an adapter, its queue of numbered requests, and the rules of when an optimizer step may run.
 
 1. Requests of a model run one at a time and once, in the order of their sequence numbers, however they arrive. A number
-   that does not arrive holds back the later ones; after `GAP_TIMEOUT_S` those that waited that long are given up with a
-   text that names it. The client resends a lost request for five minutes; the default is longer.
+   that does not arrive holds back the later ones; after `GAP_TIMEOUT_S`, longer than the five minutes for which the
+   client resends a lost request, those that waited that long are given up.
 2. An optimizer step is refused if no forward_backward came since the last step, or if one of them failed: what was
    accumulated is then thrown away, so the next forward_backward starts from nothing.
 3. An optimizer step that breaks half-way leaves weights of two versions: the model refuses everything after it.
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 
 GAP_TIMEOUT_S = 600.0
-CREATION_SEQ = 0
-"""The number of the request that creates or loads a model; the client numbers those that follow from 1."""
+CREATION_SEQ = 0  # the number of the request that creates or loads a model; the client numbers those that follow from 1
 _GIVEN_UP = float("inf")
 logger = logging.getLogger(__name__)
 
@@ -76,24 +75,21 @@ class SequencedQueue:
     async def _run(self) -> None:
         while not self._closed:
             entry = self._entries.pop(self.next_seq, None)
-            if entry is None:
-                await self._wait_for_arrival()
+            if entry is not None:
+                # One at a time, the next when it is done: passes and steps change the same gradients and weights.
+                await entry.work()
+                self.next_seq += 1
+                self._free_since = time.monotonic()
                 continue
-            # One at a time, and the next only when it is done: passes and steps change the same gradients and weights.
-            await entry.work()
-            self.next_seq += 1
-            self._free_since = time.monotonic()
-
-    async def _wait_for_arrival(self) -> None:
-        # Cleared before it is waited for, with nothing awaited in between: no arrival can be missed.
-        self._arrival.clear()
-        oldest = min((entry.arrived for entry in self._entries.values()), default=_GIVEN_UP)
-        # Time spent behind a long request is not the missing number's fault.
-        left_s = max(oldest, self._free_since) + self._gap_timeout_s - time.monotonic()
-        try:
-            await asyncio.wait_for(self._arrival.wait(), None if oldest == _GIVEN_UP else max(0.0, left_s))
-        except TimeoutError:
-            self._give_up_overdue()
+            # Cleared before it is waited for, with nothing awaited in between: no arrival can be missed.
+            self._arrival.clear()
+            oldest = min((entry.arrived for entry in self._entries.values()), default=_GIVEN_UP)
+            # Time spent behind a long request is not the missing number's fault.
+            left_s = max(oldest, self._free_since) + self._gap_timeout_s - time.monotonic()
+            try:
+                await asyncio.wait_for(self._arrival.wait(), None if oldest == _GIVEN_UP else max(0.0, left_s))
+            except TimeoutError:
+                self._give_up_overdue()
 
     def _give_up_overdue(self) -> None:
         reason = (
@@ -178,9 +174,7 @@ class TrainingModel:
         )
 
     async def optim_step(self, settings: AdamSettings) -> dict[str, float]:
-        """Apply the accumulated gradient and clear it; the step's metrics. Raises BadRequest if there is no gradient,
-        if a forward_backward since the last step failed (the gradient would lack its part), or if an earlier step broke
-        off half-way."""
+        """Apply the accumulated gradient and clear it; the step's metrics. Raises BadRequest by rules 2 and 3."""
         adapter = self._check_usable()
         # The fault goes with the gradient that it is about: what comes after the refusal starts from nothing.
         fault, self._gradient_fault = self._gradient_fault, None
@@ -207,7 +201,7 @@ class TrainingModel:
 
         metrics = await self.host.train(step)
         self.run.optimizer_steps += 1
-        # A killed server must still show how many steps were applied; a power cut may lose the last ones.
+        # Not durable: a killed server must still show how many steps were applied, a power cut may lose the last ones.
         await self._record_change(durable=False)
         return metrics
 

@@ -3,8 +3,7 @@
 1. A request id is derived from the client's own sequence number, so a request that is sent again finds the promise
    of the first one and is not computed a second time.
 2. An answer that was fetched stays while it is among the newest few, in case it got lost on the way; the others until
-   newer answers need their room. What went is remembered as answered, so that a late resend is refused (410) and not
-   computed again.
+   newer answers need their room. What went is remembered as answered: a late resend is refused (410), not computed.
 3. All of it lives in the server's event loop; nothing here is thread-safe.
 """
 
@@ -30,6 +29,10 @@ JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL_TEXT = (
+    "the disk of the embedded Tinker server is full: free some space where CODERL_HOME is (coderl clean --weights "
+    "removes checkpoints that no run names), then run the same command again: what is recorded stays"
+)
 logger = logging.getLogger(__name__)
 
 
@@ -44,10 +47,9 @@ class Answer:
 
 def content_of(message: pydantic.BaseModel | Message) -> bytes:
     """What a request asks for, the same bytes for the same message: a resend has them, another request does not."""
-    if isinstance(message, Message):
-        body = message.SerializeToString(deterministic=True)  # a map has no order of its own
-    else:
-        body = message.model_dump_json().encode()
+    # deterministic, as a map has no order of its own
+    proto = isinstance(message, Message)
+    body = message.SerializeToString(deterministic=True) if proto else message.model_dump_json().encode()
     return hashlib.blake2b(body, digest_size=16).digest()
 
 
@@ -90,10 +92,9 @@ class PromiseTable:
         self._bytes = self._read_bytes = 0
 
     def find(self, request_id: str, kind: str, content: bytes = b"") -> Promise | None:
-        """The promise of an earlier submission under this id, None for a new one.
-
-        Raises Refusal: what the first submission was refused with; 400 if it was another kind of request, or of other
-        content (`content_of`); 410 if its answer is no longer kept."""
+        """The promise of an earlier submission under this id, None for a new one. Raises Refusal: what the first
+        submission was refused with; 400 if it was another kind of request, or of other content (`content_of`); 410 if
+        its answer is no longer kept."""
         if request_id in self._forgotten:
             raise Refusal(410, f"request {request_id} was answered before and its answer is no longer kept")
         promise = self._promises.get(request_id)
@@ -169,45 +170,36 @@ class PromiseTable:
 
     def counts(self) -> dict[str, int]:
         """How many promises are running, answered and forgotten, and the bytes that answers take."""
-        answered = len(self._read) + len(self._unread)
-        return {
-            "running": len(self._promises) - answered,
-            "answered": answered,
-            "forgotten": len(self._forgotten),
-            "answer_bytes": self._bytes,
-        }
+        counts = {"answered": len(self._read) + len(self._unread), "forgotten": len(self._forgotten)}
+        return {"running": len(self._promises) - counts["answered"], **counts, "answer_bytes": self._bytes}
 
 
-def machine_fault(error: BaseException) -> str | None:
-    """What to say and do where the server's machine is at fault, memory or disk; None for another error."""
+def status_and_text(error: Exception, what: str) -> tuple[int, str]:
+    """The HTTP status of an error, 500 and more where the caller need not change anything, and what it says; logs what
+    is no answer to the caller alone, as a fault of `what`."""
+    if isinstance(error, Refusal):
+        return error.status, error.message
     # Told apart from a fault of the server: with room made, the same request succeeds.
-    if (out_of_memory := as_out_of_memory(error)) is not None:
-        return str(out_of_memory)
+    out_of_memory = as_out_of_memory(error)
     # safetensors has the system's error in its text alone
-    if getattr(error, "errno", None) in _DISK_FULL or any(
-        f"(os error {number})" in str(error) for number in _DISK_FULL
-    ):
-        return (
-            "the disk of the embedded Tinker server is full: free some space where CODERL_HOME is (coderl clean "
-            "--weights removes checkpoints that no run names), then run the same command again: what is recorded stays"
-        )
-    return None
+    in_text = any(f"(os error {number})" in str(error) for number in _DISK_FULL)
+    if out_of_memory is not None or in_text or getattr(error, "errno", None) in _DISK_FULL:
+        text = str(out_of_memory) if out_of_memory is not None else _DISK_FULL_TEXT
+        logger.error("%s: %s", what, text)
+        return 507, text
+    # Above all a model that this server cannot run: the same request would fail again, so it is the client's to change.
+    if isinstance(error, ServerError):
+        return 400, str(error)
+    logger.exception("%s failed", what)
+    return 500, f"the server failed: {type(error).__name__}: {error}"
 
 
 async def settle(table: PromiseTable, promise: Promise, work: Callable[[], Awaitable[Answer]]) -> bool:
     """Run `work` and resolve the promise with its answer or its failure; whether it succeeded."""
     try:
         answer = await work()
-    except Refusal as error:
-        answer = failure(error.message, "user")
     except Exception as error:
-        if (fault := machine_fault(error)) is not None:
-            logger.error("request %s: %s", promise.request_id, fault)
-            answer = failure(fault, "server")
-        elif isinstance(error, ServerError):
-            answer = failure(str(error), "user")
-        else:
-            logger.exception("request %s failed", promise.request_id)
-            answer = failure(f"the server failed: {type(error).__name__}: {error}", "server")
+        status, text = status_and_text(error, f"request {promise.request_id}")
+        answer = failure(text, "user" if status < 500 else "server")
     table.resolve(promise, answer)
     return not answer.failed

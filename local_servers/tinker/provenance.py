@@ -2,12 +2,11 @@
 
 A sampling request with `record_stability_info` leaves of each sequence its prompt, its tokens, and at every position
 the sampler's `RECORDED_TOP_K` likeliest tokens. A datum of stable_reinforce names the sequences behind its tokens, by
-spans that tile its input and its targets (`Datum.with_provenance`), and gets their distributions here.
+spans that tile its input and its targets (`Datum.with_provenance`), and gets their distributions here. Of other losses'
+spans only the tiling is checked, as clients attach them whatever the loss.
 
-1. A record lives for a day after it was sampled or last trained on, and no longer than its session. Where records take
-   more than `MAX_BYTES`, the ones unused for longest go first.
-2. They are in memory alone, as sessions and their models are: what could name them ends with the process.
-3. Other losses use no record: of their spans only the tiling is checked, as clients attach them whatever the loss.
+A record is in memory alone. It lives for a day after it was sampled or last trained on, and no longer than its session.
+Where records take more than `MAX_BYTES`, the ones unused for longest go first.
 """
 
 import time
@@ -20,8 +19,7 @@ import numpy as np
 from local_servers.tinker.engine_types import SampledSequence, SamplerTopK, TrainDatum
 from local_servers.tinker.refusal import BadRequest
 
-RECORDED_TOP_K = 32
-"""Tokens kept per position, 256 bytes together; those beyond count as one (`engine.losses`)."""
+RECORDED_TOP_K = 32  # tokens kept per position, 256 bytes together; those beyond count as one (`engine.losses`)
 LIFE_S = 24 * 3600.0
 MAX_BYTES = 512 * 2**20
 
@@ -103,31 +101,38 @@ class RecordedSequences:
 
     def with_sampler(self, session_id: str, datum: TrainDatum, provenance: Provenance | None, loss: str) -> TrainDatum:
         """Returns the datum with the sampler's recorded top-k distributions at its sampled targets, which `loss` reads.
-        `provenance` says from which sampled sequence each span of the datum's tokens comes; its spans cover them all.
-        Raises BadRequest if there is none, or if it claims what was not recorded, and for an advantage on a target that
-        was not sampled."""
+        `provenance` says from which sampled sequence each span of the datum's tokens comes. Raises BadRequest if there
+        is none, if it claims what was not recorded, and for an advantage on a target that was not sampled."""
         if provenance is None:
             raise BadRequest(f"{loss} needs provenance: name the sampled sequences with Datum.with_provenance")
         targets, advantages = (datum.loss_inputs.get(name) for name in ("target_tokens", "advantages"))
         if targets is None or advantages is None or not targets.shape == advantages.shape == datum.tokens.shape:
             raise BadRequest(f"{loss} needs target_tokens and advantages, one for each token of model_input")
         self._evict()
-        for where, span, place in _placed("model_input", provenance.model_input):
-            record = self._claimed(session_id, where, span)
-            _check_tokens(where, span, datum.tokens[place], _recorded_tokens(where, span, record))
         found = []
-        for where, span, place in _placed("loss_fn_inputs", provenance.targets):
+        for where, span, place, of_targets in _placed(provenance):
             record = self._claimed(session_id, where, span)
-            recorded = _recorded_tokens(where, span, record)
-            if not span.sampled:  # its targets are not compared with the prompt: clients fill them in with zeros
+            recorded = record.tokens if span.sampled else record.prompt
+            end = span.offset + span.length
+            if end > len(recorded):
+                has = f"{len(recorded)} {span.kind} tokens"
+                raise BadRequest(f"{where} ends at {end}, sequence {span.sequence_id!r} has {has}")
+            if of_targets and not span.sampled:  # targets are not compared with the prompt: clients fill in zeros
                 if advantages[place].any():
                     position = place.start + int(np.argmax(advantages[place] != 0))
                     raise BadRequest(f"{where}: position {position} has a non-zero advantage and was not sampled")
                 continue
-            _check_tokens(where, span, targets[place], recorded)
-            if span.length > 0:
+            tokens = (targets if of_targets else datum.tokens)[place]
+            different = np.flatnonzero(tokens != recorded[span.offset : end])
+            if len(different):
+                at = int(different[0])
+                raise BadRequest(
+                    f"{where}: token {tokens[at]} is not number {span.offset + at} of the {span.kind} tokens of "
+                    f"sequence {span.sequence_id!r}, which is {recorded[span.offset + at]}"
+                )
+            if of_targets and span.length > 0:
                 assert record.top_k is not None
-                of = slice(span.offset, span.offset + span.length)
+                of = slice(span.offset, end)
                 found.append((np.arange(place.start, place.stop), record.top_k.tokens[of], record.top_k.logprobs[of]))
         if not found:
             raise BadRequest("provenance: no target is a sampled token")
@@ -157,29 +162,11 @@ class RecordedSequences:
         self.nbytes -= self._records.pop(sequence_id).nbytes
 
 
-def _placed(name: str, spans: Sequence[Span]) -> Iterator[tuple[str, Span, slice]]:
-    """Each span with the words for it, and the positions it covers."""
-    start = 0
-    for number, span in enumerate(spans):
-        yield f"provenance, span {number} of {name}", span, slice(start, start + span.length)
-        start += span.length
-
-
-def _recorded_tokens(where: str, span: Span, record: RecordedSequence) -> np.ndarray:
-    """The tokens of the sequence that the span claims; BadRequest if it has not so many."""
-    recorded = record.tokens if span.sampled else record.prompt
-    end = span.offset + span.length
-    if end > len(recorded):
-        raise BadRequest(f"{where} ends at {end}, sequence {span.sequence_id!r} has {len(recorded)} {span.kind} tokens")
-    return recorded[span.offset : end]
-
-
-def _check_tokens(where: str, span: Span, tokens: np.ndarray, recorded: np.ndarray) -> None:
-    """BadRequest if a datum's tokens are not those that were recorded for the span."""
-    different = np.flatnonzero(tokens != recorded)
-    if len(different):
-        place = int(different[0])
-        raise BadRequest(
-            f"{where}: token {tokens[place]} is not number {span.offset + place} of the {span.kind} tokens of sequence "
-            f"{span.sequence_id!r}, which is {recorded[place]}"
-        )
+def _placed(provenance: Provenance) -> Iterator[tuple[str, Span, slice, bool]]:
+    """Each span with the words for it, the positions it covers, and whether these are of the targets."""
+    for name, spans in (("model_input", provenance.model_input), ("loss_fn_inputs", provenance.targets)):
+        start = 0
+        for number, span in enumerate(spans):
+            place = slice(start, start + span.length)
+            yield f"provenance, span {number} of {name}", span, place, name == "loss_fn_inputs"
+            start = place.stop

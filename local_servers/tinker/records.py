@@ -34,8 +34,8 @@ class LoraSettings(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """One training run. `optimizer_steps` counts the steps applied in it (since it last loaded a checkpoint, if it
-    did), `steps_before` those that the loaded checkpoint's lineage had seen."""
+    """One training run. `optimizer_steps` counts the steps applied in it since it last loaded a checkpoint,
+    `steps_before` those that this checkpoint's lineage had seen."""
 
     run_id: str
     session_id: str
@@ -149,8 +149,7 @@ def checkpoint_json(record: CheckpointRecord) -> dict[str, object]:
 
 
 def run_json(run: RunRecord, checkpoints: list[CheckpointRecord]) -> dict[str, object]:
-    """A training run as the REST API shows it; `checkpoints` are its, newest first. `steps_before` counts the optimizer
-    steps behind the checkpoint that the run was loaded from (0 without one), `optimizer_steps` those since."""
+    """A training run as the REST API shows it; `checkpoints` are its, newest first."""
 
     def newest(kind: CheckpointKind) -> dict[str, object] | None:
         return next((checkpoint_json(record) for record in checkpoints if record.kind == kind), None)

@@ -5,10 +5,9 @@ from contextlib import contextmanager
 
 
 class Refusal(Exception):
-    """Answered as `status` with the JSON body `{"detail": message}`.
-
-    404: what the request names does not exist. 409: the name is taken, or the thing is in the state asked for already.
-    410: see `gone`. 422: what is stored under the name cannot be used."""
+    """Answered as `status` with the JSON body `{"detail": message}`. 404: what the request names does not exist. 409:
+    the name is taken, or the thing is in the state asked for already. 410: see `gone`. 422: what is stored under the
+    name cannot be used."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -78,8 +78,8 @@ async def get_sampler(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/asample")
 async def asample(request: web.Request) -> web.Response:
-    """Starts a sampling request and answers with its id, by which the client fetches the result (the promise) later. A
-    request that is sent again, with the same (sampler, seq_id), finds the promise of the first and is not sampled."""
+    """Starts a sampling request and answers with the id of its promise, which is the same for a request that is sent
+    again, with the same (sampler, seq_id)."""
     state, body = await read(request, types.SampleRequest)
     if body.sampling_session_id is None or body.seq_id is None:
         raise BadRequest("asample needs a sampling_session_id and a seq_id: call create_sampling_session first")

@@ -5,8 +5,7 @@ import hashlib
 import os
 from pathlib import Path
 
-SAMPLED_BYTES = 2**20
-"""Of each end of a file of weights: what tells it from another one."""
+SAMPLED_BYTES = 2**20  # of each end of a file of weights: what tells it from another one
 ROUNDED_BYTES = 200_000_000
 """Weights, as stored, from which bfloat16 pays: a smaller model's steps are not mostly products."""
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}

@@ -15,8 +15,7 @@ from local_servers.tinker.records import OWNER
 from local_servers.tinker.refusal import Refusal
 from local_servers.tinker.state import no_content, read, read_json, state_of
 
-LONG_POLL_S = 30.0
-"""How long a poll is held open; the SDK's own limit is 45 s."""
+LONG_POLL_S = 30.0  # how long a poll is held open; the SDK's own limit is 45 s
 CLIENT_CONFIG = types.ClientConfigResponse(sample_max_concurrent_requests=256)
 """The SDK's start-up flags: its defaults suit a local server, but for 2000 samples in flight per sampling client. Each
 holds a connection, and the server may have 4096 files open, on some machines 512."""

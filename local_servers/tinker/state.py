@@ -1,9 +1,8 @@
 """Everything one server process holds: client sessions, samplers, models, the store; and what its handlers share.
 
 A client session is opened by a ServiceClient, kept by its heartbeat, ended by its `close` or by silence. A sampling
-session says which weights a sampling client draws from. Those saved under a name are read from disk when they are
-needed. A snapshot without a name lives in memory alone, as an adapter: the newest ones of a session are kept, older
-ones are gone. The weights that an adapter makes of the base's, which are much larger, are kept for two adapters.
+session says which weights a sampling client draws from: named ones are read from disk when they are needed, a snapshot
+without a name lives in memory alone, as an adapter, while it is among the newest of its session.
 """
 
 import asyncio
@@ -35,19 +34,17 @@ K = TypeVar("K")
 M = TypeVar("M", bound=pydantic.BaseModel)
 T = TypeVar("T")
 
-SILENCE_S = 1800.0
-"""A session that sends nothing for this long is over."""
+SILENCE_S = 1800.0  # a session that sends nothing for this long is over
 QUIET_S = 60.0
 """A session that sends nothing for this long is not sampled for until it does: its client may have been killed, and a
 resumed run would wait. The SDK sends a heartbeat every 10 s."""
 KEPT_SNAPSHOTS = 16
 KEPT_CHECKPOINTS = 8
 KEPT_WEIGHTS = 1
-"""Adapters whose weights stay in memory when no request needs them: the policy now. Making those of SmolLM2-135M again
-takes a tenth of a second, and a second one takes 0.2 GB in each process that samples."""
+"""Adapters whose weights stay in memory when no request needs them: the policy now. To make those of SmolLM2-135M again
+takes 0.1 s, to keep them 0.2 GB in each process that samples."""
 KEPT_COMPLETIONS = 20_000
-CLONE_BLOCK = 1_000_000_000
-"""A copy of a sampling client numbers its requests from its copy id times this."""
+CLONE_BLOCK = 1_000_000_000  # a copy of a sampling client numbers its requests from its copy id times this
 
 
 @dataclass
@@ -72,8 +69,8 @@ class Session:
         self.heard.set()
 
     async def while_heard(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of `work`. It is cancelled when nothing was heard of the client for `QUIET_S`, and begun anew at
-        the next sign of life: `work` must give the same each time."""
+        """The result of `work`, which must give the same each time: it is cancelled when nothing was heard of the
+        client for `QUIET_S`, and begun anew at the next sign of life."""
         patience_s = QUIET_S
         while True:
             task, is_silent = asyncio.create_task(work()), False
@@ -120,7 +117,7 @@ class SessionRegistry(dict[str, Session]):
 
     def open(self, request: types.CreateSessionRequest) -> Session:
         """A new session under an id that no server has used before."""
-        # A name and a number would come again after a restart, and with them the runs on disk of another.
+        # A number would come again after a restart, and with it the runs on disk of another.
         session = Session(str(uuid.uuid4()), request.user_metadata, request.display_name, request.project_id)
         self[session.session_id] = session
         return session
@@ -158,11 +155,10 @@ class CompletionLog:
 
     def add(self, promise: Promise) -> None:
         assert promise.answer is not None
-        entry: dict[str, object] = {"request_id": promise.request_id, "state": "finished"}
-        if promise.answer.failed:
-            entry["state"] = "failed"
-        else:
-            entry["response_payload_uncompressed_size"] = len(promise.answer.body)
+        body, failed = promise.answer.body, promise.answer.failed
+        entry: dict[str, object] = {"request_id": promise.request_id, "state": "failed" if failed else "finished"}
+        if not failed:
+            entry["response_payload_uncompressed_size"] = len(body)
         self.cursor += 1
         self._entries.append((self.cursor, entry))
         self._news.set()
@@ -202,11 +198,9 @@ class Sampler:
 
     def is_of(self, base_model: str | None, model_path: str | None) -> bool:
         """Whether it draws from what a request for it names; from a snapshot never, which no request names."""
-        if self.snapshot is not None:
-            return False
         if self.checkpoint is not None:
             return self.checkpoint.path == model_path
-        return model_path is None and self.base_model == base_model
+        return self.snapshot is None and model_path is None and self.base_model == base_model
 
     def log(self, clone: int) -> CompletionLog:
         """The completion log of the client with this copy id (0 for the original)."""
@@ -250,14 +244,12 @@ class SamplerRegistry(dict[str, Sampler]):
         if len(snapshots) > KEPT_SNAPSHOTS:
             oldest = snapshots.popleft().sampler_id
             del self[oldest]
-            # Remembered, so that its client is told what to do, and not that the server was restarted.
-            self._dropped.add(oldest)
+            self._dropped.add(oldest)  # for `find`
 
     async def weights(self, sampler: Sampler) -> "Weights":
         """The weights to draw from. Refusal (`CheckpointStore.files`) if the checkpoint is not as it was any more."""
         snapshot, record, engine = sampler.snapshot, sampler.checkpoint, await sampler.host.engine()
-        # In threads of their own: the training thread may be busy for long. No pass changes what they read, a
-        # checkpoint's files and the base's weights.
+        # In threads of their own: the training thread may be busy for long, and no pass changes what they read.
         if record is not None:
 
             def load() -> "Snapshot":

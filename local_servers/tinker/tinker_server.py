@@ -24,13 +24,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from local_servers.admission import JSON_BODY, admission, check_exposure, http_logger, refused, stop_signal
-from local_servers.memory import OutOfMemory, keep_freed_memory, limit_own_memory_until
-from local_servers.server_errors import ServerError, SetupError
+from local_servers.memory import keep_freed_memory, limit_own_memory_until
+from local_servers.server_errors import SetupError
 from local_servers.server_keys import KEY_PREFIX
 from local_servers.tinker import rest_routes, sampling_routes, service_routes, training_routes
 from local_servers.tinker.checkpoint_store import CheckpointStore
 from local_servers.tinker.engines import EnginePool
-from local_servers.tinker.promises import PROTOBUF, machine_fault
+from local_servers.tinker.promises import PROTOBUF, status_and_text
 from local_servers.tinker.refusal import Refusal
 from local_servers.tinker.state import STATE, SamplerRegistry, ServerState
 
@@ -38,8 +38,7 @@ KEEP_ALIVE_S = 3600.0
 """Idle connections stay open longer than any client keeps them, so that none is closed under a request."""
 MAX_BODY_BYTES = 512 * 2**20
 HOUSEKEEPING_S = 60.0
-SWEEP_EVERY = 10
-"""Rounds of housekeeping from one sweep of the store to the next."""
+SWEEP_EVERY = 10  # rounds of housekeeping from one sweep of the store to the next
 _OPEN_PATHS = ("/api/v1/healthz", "/download/")  # a download's address holds a key of its own
 _FREE_PATHS = (*_OPEN_PATHS, "/stats")
 _KEY_FORMS = (KEY_PREFIX, "eyJ")
@@ -51,13 +50,6 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     """Every refusal is JSON whose `detail` says what is wrong."""
     try:
         return await handler(request)
-    except Refusal as error:
-        return refused(error.status, error.message)
-    except OutOfMemory as error:
-        return refused(507, str(error))
-    # Above all a model that this server cannot run: the same request would fail again, so it is the client's to change.
-    except ServerError as error:
-        return refused(400, str(error))
     # In words: an SDK that is newer than this server asks for what it does not have.
     except web.HTTPNotFound:
         return refused(404, f"the embedded Tinker server does not offer {request.method} {request.path}")
@@ -67,11 +59,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except (web.RequestPayloadError, ConnectionResetError) as error:
         return refused(400, " ".join(str(error).split()))
     except Exception as error:
-        if (fault := machine_fault(error)) is not None:
-            logger.error("%s %s: %s", request.method, request.path, fault)
-            return refused(507, fault)
-        logger.exception("%s %s failed", request.method, request.path)
-        return refused(500, f"the server failed: {type(error).__name__}: {error}")
+        return refused(*status_and_text(error, f"{request.method} {request.path}"))
 
 
 @web.middleware

@@ -37,8 +37,7 @@ from local_servers.tinker.wire_format import (
 Work = Callable[[], Awaitable[Answer]]
 Metadata = dict[str, Any] | None
 SaveRequest = types.SaveWeightsRequest | types.SaveWeightsForSamplerRequest | types.SaveWeightsExternalRequest
-MAX_WAITING = 10_000
-"""Requests that one model may have waiting."""
+MAX_WAITING = 10_000  # requests that one model may have waiting
 routes = web.RouteTableDef()
 
 
@@ -53,8 +52,8 @@ def submit(
 ) -> web.Response:
     """Queues a request of a model; a client that sends it again, with the same seq_id, gets the first one's answer.
     `prepare` checks the request at once and returns the work to do in its turn. A request that it refuses takes its
-    turn too, and spoils the accumulated gradient if it was a backward pass. Nothing is awaited here, so that a resend
-    cannot come between looking for the first request and queueing it."""
+    turn too, and spoils the accumulated gradient if it was a backward pass. Nothing is awaited here: a resend cannot
+    come between looking for the first request and queueing it."""
     seq_id = message.seq_id
     if seq_id is None or seq_id < 1:
         raise BadRequest(f"seq_id is {seq_id}; requests of a model are numbered from 1")
@@ -83,7 +82,6 @@ async def _refuse(refusal: Refusal) -> Answer:
 
 
 def check_optimizer(config: object) -> None:
-    """Refusal 400 for an optimizer other than Adam."""
     if not isinstance(config, AdamOptimizerConfig | AdamParams | None):
         raise BadRequest(f"optimizer {getattr(config, 'type', config)!r} is not offered here: adamw")
 
@@ -102,8 +100,7 @@ def _new_model(
 
 @routes.post("/api/v1/create_model")
 async def create_model(request: web.Request) -> web.Response:
-    """Makes a training run, a LoRA adapter on a base model. Answers at once with a request id, by which the client
-    fetches the result (the promise) when the adapter is there."""
+    """Makes a training run, a LoRA adapter on a base model. Answers at once with the id of a promise."""
     state, body = await read(request, types.CreateModelRequest)
     state.sessions.require_living(body.session_id)
     model_id = check_run_id(f"{body.session_id}:train:{body.model_seq_id}")
@@ -141,8 +138,8 @@ async def get_info(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/forward_backward")
 async def forward_backward(request: web.Request) -> web.Response:
-    """Queues a forward pass, and a backward one unless `forward_only`; answers with a request id, by which the client
-    fetches the losses. The datums are checked at once, so that a bad one is refused before it waits for its turn."""
+    """Queues a forward pass, and a backward one unless `forward_only`; answers with the id of a promise. The datums are
+    checked at once, so that a bad one is refused before it waits for its turn."""
     state = state_of(request)
     message = parse_forward_backward(await request.read())
     model = state.model(message.model_id)
@@ -210,8 +207,8 @@ async def save_weights(request: web.Request) -> web.Response:
 @routes.post("/api/v1/save_weights_for_sampler")
 async def save_weights_for_sampler(request: web.Request) -> web.Response:
     """Queues the saving of a model's weights for sampling: on disk under `path`, or without a path as a snapshot in
-    memory, with a sampling session of its own. Answers with a request id, by which the client fetches the checkpoint's
-    path or the session's id. A request of kind "inflight", which would accept newer weights too, gets these."""
+    memory, with a sampling session of its own. Answers with the id of a promise of the checkpoint's path or the
+    session's id. A request of kind "inflight", which would accept newer weights too, gets these."""
     state, body = await read(request, types.SaveWeightsForSamplerRequest)
     model = state.model(body.model_id)
 
@@ -235,8 +232,8 @@ async def save_weights_for_sampler(request: web.Request) -> web.Response:
 
         return work
 
-    # Left out of what is compared with an earlier request of the same seq_id: the SDK draws this number anew when it
-    # sends a request again. Such a resend gets the answer to the first, which names the first one's sampler.
+    # Left out of what is compared with an earlier request of the same seq_id: the SDK draws this number anew for a
+    # resend, which gets the first one's sampler.
     content = body.model_copy(update={"sampling_session_seq_id": None})
     return submit(state, model, body.type, content, prepare)
 

@@ -14,8 +14,7 @@ from local_servers.tinker.provenance import RECORDED_TOP_K, Provenance, Span, ch
 from local_servers.tinker.refusal import BadRequest, about_datum
 
 MASK_TOKEN = 0
-MASK_LOGPROB = -99999.0
-"""What the SDK reads as "nothing here" in a top-k matrix."""
+MASK_LOGPROB = -99999.0  # what the SDK reads as "nothing here" in a top-k matrix
 _DTYPES: dict[int, type[np.number]] = {pb.DTYPE_FLOAT32: np.float32, pb.DTYPE_INT64: np.int64, pb.DTYPE_INT32: np.int32}
 
 
@@ -38,7 +37,7 @@ def loss_of(message: "pb.ForwardBackwardRequest") -> str:
 
 def loss_config_of(message: "pb.ForwardBackwardRequest") -> dict[str, float]:
     """The loss function's numbers; BadRequest for a text value, which no offered loss takes. The SDK sends every
-    number twice, as older servers know `loss_fn_config` alone: `loss_fn_config_v2` is what counts."""
+    number twice: `loss_fn_config_v2` is what counts."""
     config = {str(key): float(value) for key, value in message.loss_fn_config.items()}
     for key, value in message.loss_fn_config_v2.items():
         if value.WhichOneof("value") != "number":
@@ -122,9 +121,8 @@ def forward_backward_output(output: LossOutput) -> bytes:
 
 
 def sample_spec(request: types.SampleRequest, eos_tokens: list[int], context_length: int) -> SampleSpec:
-    """The engine's form of a sampling request; BadRequest for what is not offered.
-
-    `stop` of None stops at the model's end-of-sequence tokens; anything else stops at exactly what it lists."""
+    """The engine's form of a sampling request; BadRequest for what is not offered. `stop` of None stops at the model's
+    end-of-sequence tokens; anything else stops at exactly what it lists."""
     for field in ("topk_sample_logprobs", "prompt_alt_tokens_k"):
         if getattr(request, field):
             raise BadRequest(f"{field} is not offered here")
@@ -189,15 +187,12 @@ def sample_response(result: SampleResult, last_n: int | None = None) -> bytes:
         rows = list(result.topk_prompt_logprobs)
         if last_n is not None:
             rows[:-last_n] = [None] * (len(rows) - last_n)
-        message.topk_prompt_logprobs.CopyFrom(_topk(rows))
+        width = max((len(row) for row in rows if row is not None), default=0)
+        tokens = np.full((len(rows), width), MASK_TOKEN, dtype=np.int32)
+        scores = np.full((len(rows), width), MASK_LOGPROB, dtype=np.float32)
+        for number, row in enumerate(rows):
+            for column, (token, score) in enumerate(row or ()):
+                tokens[number, column], scores[number, column] = token, score
+        topk = pb.TopkLogprobs(token_ids=tokens.tobytes(), logprobs=scores.tobytes(), k=width, length=len(rows))
+        message.topk_prompt_logprobs.CopyFrom(topk)
     return message.SerializeToString()
-
-
-def _topk(rows: list[list[tuple[int, float]] | None]) -> "pb.TopkLogprobs":
-    width = max((len(row) for row in rows if row is not None), default=0)
-    tokens = np.full((len(rows), width), MASK_TOKEN, dtype=np.int32)
-    scores = np.full((len(rows), width), MASK_LOGPROB, dtype=np.float32)
-    for number, row in enumerate(rows):
-        for column, (token, score) in enumerate(row or ()):
-            tokens[number, column], scores[number, column] = token, score
-    return pb.TopkLogprobs(token_ids=tokens.tobytes(), logprobs=scores.tobytes(), k=width, length=len(rows))

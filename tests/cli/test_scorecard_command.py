@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.cli.entry import main
-from coderl_tasks.scorecard import corpus
+from coderl_tasks.scorecard.corpus import corpus
 
 GRADERS = """
 def none(problem, completion): return None

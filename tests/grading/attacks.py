@@ -5,7 +5,7 @@ not, because they harm a machine whose sandbox does not hold them: bombs, signal
 # One program, one string: long lines are kept.
 # ruff: noqa: E501
 
-from coderl_tasks.scorecard import Case, corpus
+from coderl_tasks.scorecard.corpus import Case, corpus
 
 ANSWERS = ("guesses", "hangs or floods", "odd numbers", "odd text", "odd values", "replaces the comparison")
 """Categories of attacks that do nothing but answer, or keep from it: no sandbox makes a difference to them."""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.scorecard import Case
+from coderl_tasks.scorecard.corpus import Case
 from coderl_tasks.scorecard.graders import as_problem
 from tests.grading.attacks import cases
 

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.scorecard import KINDS, Case, corpus
+from coderl_tasks.scorecard.corpus import KINDS, Case, corpus
 from coderl_tasks.scorecard.graders import FunctionGrader, Outcome
-from coderl_tasks.scorecard.outages import FAULTS
-from coderl_tasks.scorecard.scoring_run import ScoreCard, Scored, score_card
+from coderl_tasks.scorecard.scoring_run import FAULTS, ScoreCard, Scored, score_card
 
 CASES = {case.id: case for case in corpus()}
 RIGHT = CASES["sum/stdin-readline"]
@@ -204,7 +203,7 @@ async def test_an_outage_is_no_wrong_answer_for_coderls_grader(
     for pause in ("_LONGEST_PAUSE_S", "_LONGEST_REST_S"):  # between attempts: half a minute in all
         monkeypatch.setattr(f"coderl_tasks.grading.client.{pause}", 0.1)
     card = await score_card(embedded_url, [RIGHT], with_outages=True)
-    assert card.outages.keys() == FAULTS.keys()
+    assert tuple(card.outages) == FAULTS
     assert {outcome.reward for outcome in outcomes_of(card)} == {None}
     assert card.outages_scored() == (0, len(FAULTS))
 

@@ -12,7 +12,7 @@ from coderl_tasks.journal.ledger import frame_tokens
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.grpo import PolicyLoss, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
-from coderl_tasks.policy.turn_credit import RULES, TurnCredit, with_turn_advantages
+from coderl_tasks.policy.turn_credit import TurnCredit, with_turn_advantages
 from coderl_tasks.policy.update import (
     TrainedSequence,
     UpdateMethod,
@@ -60,7 +60,7 @@ def test_the_sequences_of_a_completion() -> None:
     row = {"prompt_tokens": [5, 6], "completion_tokens": [1, 2, 3, 4, 5], "turns": None}
     schema = {name: ROLLOUT_SCHEMA[name] for name in row}
     ((tokens, whole),) = sequences(pl.DataFrame([row], schema=schema), 0)
-    assert (tokens.tolist(), whole.prompt_len, whole.sampled) == ([5, 6, 1, 2, 3, 4, 5], 2, None)
+    assert (tokens.tolist(), whole.prompt_len, whole.sampled.tolist()) == ([5, 6, 1, 2, 3, 4, 5], 2, [True] * 5)
     turns = [turn(2, 2), turn(4, 1, said=[9]), turn(1, 2, said=[8, 7], is_split=True)]
     one, other = sequences(pl.DataFrame([row | {"turns": turns}], schema=schema), 0)
     assert one[0].tolist() == [5, 6, 1, 2, 9, 3] and marks(one[1]) == [True, True, False, True]
@@ -69,7 +69,7 @@ def test_the_sequences_of_a_completion() -> None:
     assert (other[1].prompt_len, other[1].first, other[1].last) == (3, 3, 5)
     values = np.arange(5) + 10
     assert one[1].spread(values).tolist() == [10, 11, 0, 12] and other[1].spread(values).tolist() == [13, 14]
-    assert one[1].sampled_only(one[1].spread(values)).tolist() == [10, 11, 12]
+    assert one[1].spread(values)[one[1].sampled].tolist() == [10, 11, 12]
 
 
 async def test_log_probabilities_are_of_each_answer_behind_its_own_prompt(
@@ -170,7 +170,9 @@ def test_the_credit_of_turns(credit: TurnCredit, expected: list[list[float] | No
     ]
     single = pl.DataFrame([row | {"turns": None} for row in GROUP], schema=ROLLOUT_SCHEMA)
     assert with_turn_advantages(single, credit)["turn_advantages"].null_count() == len(GROUP)
-    assert {*RULES, "trajectory"} == {*get_args(TurnCredit)}
+    others, group = {*get_args(TurnCredit)} - {"trajectory"}, pl.DataFrame(GROUP, schema=ROLLOUT_SCHEMA)
+    by_credit = {str(with_turn_advantages(group, each)["turn_advantages"].to_list()) for each in others}
+    assert len(by_credit) == len(others) == 3  # each has a rule of its own
     graded = pl.DataFrame([row | {"reward": row["advantage"]} for row in GROUP], schema=ROLLOUT_SCHEMA)
     assert with_advantages(graded, credit="trajectory")["turn_advantages"].null_count() == len(GROUP)
 

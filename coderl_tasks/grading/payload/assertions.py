@@ -5,7 +5,7 @@ process does. The tests run with the answers known so far, and end where they ne
 once without answers. grading/judge_programs.py has the formats.
 """
 
-# ruff: noqa: PTH123, SIM905
+# ruff: noqa: F403, F405, PTH123, SIM905
 
 import functools
 import io
@@ -14,32 +14,9 @@ import resource
 from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # they stand above this text where it runs
-    import builtins
-    import itertools
-    import json
-    import math
-    import operator
-    import os
-    import signal
-    import sys
-    from collections import deque
-    from typing import Any
-
-    from coderl_tasks.grading.payload.forked import in_forked_process
-    from coderl_tasks.grading.payload.values import (
-        BASES,
-        FUNCTION,
-        LIBRARY_ERRORS,
-        MUTABLE_BASES,
-        REFERENCE,
-        UNTOUCHED,
-        CannotCross,
-        Decoding,
-        Encoding,
-        MalformedValue,
-        Shared,
-    )
+if TYPE_CHECKING:  # they stand above this text where it runs, with what they import
+    from coderl_tasks.grading.payload.forked import *
+    from coderl_tasks.grading.payload.values import *
 
 SCRIPT = "<test>"
 MODULE = "solution"
@@ -90,10 +67,6 @@ class Ended(BaseException):
     """The test cannot go on in this process; no `except Exception` of its own catches it."""
 
 
-class NeedsAnswer(Ended):
-    """It asks for an operation whose result is not known."""
-
-
 class OutOfTime(Ended):
     """It takes too long by itself."""
 
@@ -128,10 +101,10 @@ class Test:
 
     def do(self, name: Any, *arguments: Any) -> Any:
         """The result of an operation (call, operator, ...) of the program, which another process has done: the next of
-        the recorded answers, if it is of this operation. Otherwise raises NeedsAnswer, which ends the test until the
-        program has been asked. Raises what the program raised. A rehearsal, before any program, only records it."""
+        the recorded answers, if it is of this operation. Otherwise raises Ended, which ends the test until the program
+        has been asked. Raises what the program raised. A rehearsal, before any program, only records it."""
         if self.needed is not None or self.cannot is not None or self.is_over:
-            raise NeedsAnswer  # the test caught what ended it, and went on
+            raise Ended  # the test caught what ended it, and went on
         number = len(self.operations) if self.is_rehearsal else self.position
         encoding = Encoding(self.describe, self.shared, number, is_result=False)
         try:
@@ -148,7 +121,7 @@ class Test:
         n_answered = min(len(self.answers or ()), len(self.operations))
         if self.answers is None or number >= n_answered or operation != self.operations[number]:
             self.needed = operation
-            raise NeedsAnswer
+            raise Ended
         self.position += 1
         answer = json.loads(self.answers[number])
         if "cannot" in answer:
@@ -207,7 +180,7 @@ class Test:
                 key = (int(operation), int(number))
                 end = end if isinstance(end, bool) else decoding.value(end)
                 made: Any = self.items(decoding.values(items), end, handle(self, key, None, "iterator", ""))
-                made = made if is_generator else PlainIterator(made)
+                made = made if is_generator else itertools.chain(made)  # whose type is no generator's
                 self.kept.append(made)
                 self.untouched[id(made)] = key
                 return made
@@ -269,17 +242,6 @@ def error_class(value: Any, fault: str) -> Any:
     return value
 
 
-class PlainIterator:
-    def __init__(self, items: Any) -> None:
-        self._items = items
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self._items)
-
-
 class Unknown:
     """A result in a rehearsal: all goes well with it."""
 
@@ -303,31 +265,6 @@ class Unknown:
     def __exit__(self, *error: Any) -> Any:
         TEST.do("exit", self, None, None, None)
 
-    def __bool__(self) -> Any:
-        return True
-
-    def __hash__(self) -> Any:
-        return 0
-
-    def __index__(self) -> Any:
-        return 0
-
-    __int__ = __len__ = __index__
-
-    def __float__(self) -> Any:
-        return 0.0
-
-    def __str__(self) -> Any:
-        return ""
-
-    __repr__ = __str__
-
-    def __contains__(self, item: Any) -> Any:
-        return True
-
-    def __instancecheck__(self, other: Any) -> Any:
-        return True
-
     def __mro_entries__(self, bases: Any) -> Any:
         raise Unsupported("a class of the test that extends one of the program")
 
@@ -336,15 +273,21 @@ def call(test: Any, function: Any, args: Any, kwargs: Any) -> Any:
     return test.do("call_with_names", function, args, kwargs) if kwargs else test.do("call", function, *args)
 
 
-def any_result(self: Any, *others: Any) -> Any:
-    return self
+def always(value: Any) -> Any:
+    return lambda self, *others: value
 
 
 for _name in (*BINARY, *UNARY, "getitem", "round"):
-    setattr(Unknown, f"__{_name}__", any_result)
-    setattr(Unknown, f"__r{_name}__", any_result)
-for _name in COMPARED:
-    setattr(Unknown, f"__{_name}__", lambda self, other: True)
+    setattr(Unknown, f"__{_name}__", lambda self, *others: self)
+    setattr(Unknown, f"__r{_name}__", lambda self, *others: self)
+for _value, _names in (
+    (True, [*COMPARED, "bool", "contains", "instancecheck"]),
+    (0, ["hash", "index", "int", "len"]),
+    (0.0, ["float"]),
+    ("", ["str", "repr"]),
+):
+    for _name in _names:
+        setattr(Unknown, f"__{_name}__", always(_value))
 
 
 def asking(operation: Any) -> Any:
@@ -405,8 +348,7 @@ class Handle:  # without a docstring: it would be that of every object
             return False
         raise Unsupported("an exception of the test in a context of the program")
 
-    def __mro_entries__(self, bases: Any) -> Any:
-        raise Unsupported("a class of the test that extends one of the program")
+    __mro_entries__ = Unknown.__mro_entries__
 
     def __deepcopy__(self, memo: Any) -> Any:
         return test_of(self).do("deepcopy", self)
@@ -422,23 +364,21 @@ class Handle:  # without a docstring: it would be that of every object
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The builtin type that the object's class extends."""
-        base = object.__getattribute__(self, "_coderl_base")
-        return getattr(builtins, base) if base else Handle
+        return getattr(builtins, base_of(self)) if base_of(self) else Handle
+
+
+# The slots of an object, whatever its class here redefines.
+test_of, reference_of, type_name_of, base_of, now_of = (
+    vars(Handle)[f"_coderl_{_name}"].__get__ for _name in ("test", "key", "type_name", "base", "now")
+)
 
 
 def handle(test: Any, key: Any, now: Any, type_name: Any, base: Any) -> Any:
     if base and base not in {kind.__name__ for kind in BASES}:
         raise MalformedValue(f"{base} is no type that a class can extend")
     made = object.__new__(Handle)
-    values = {
-        "_coderl_test": test,
-        "_coderl_key": key,
-        "_coderl_now": now,
-        "_coderl_type_name": type_name,
-        "_coderl_base": base,
-    }
-    for name, value in values.items():
-        object.__setattr__(made, name, value)
+    for name, value in {"test": test, "key": key, "now": now, "type_name": type_name, "base": base}.items():
+        object.__setattr__(made, f"_coderl_{name}", value)
     return made
 
 
@@ -446,42 +386,21 @@ def described(self: Any) -> Any:
     return f"<an object of the class {type_name_of(self)}>"
 
 
-def type_name_of(self: Any) -> Any:
-    return object.__getattribute__(self, "_coderl_type_name")
-
-
-def test_of(self: Any) -> Any:
-    return object.__getattribute__(self, "_coderl_test")
-
-
-def reference_of(self: Any) -> Any:
-    return object.__getattribute__(self, "_coderl_key")
-
-
 def plain_value(value: Any) -> Any:
     """What an object compares as: the value of the builtin type that its class extends, else itself."""
-    if type(value) is not Handle:
-        return value
-    base = object.__getattribute__(value, "_coderl_base")
+    base = base_of(value) if type(value) is Handle else ""
     if not base:
         return value
-    now = object.__getattribute__(value, "_coderl_now")
-    if getattr(builtins, base) in MUTABLE_BASES:
-        now = test_of(value).do("value", value)
+    now = test_of(value).do("value", value) if getattr(builtins, base) in MUTABLE_BASES else now_of(value)
     if type(now) is Handle:  # else it would be asked for its value, and so on
         raise MalformedValue(f"a {base} that is none")
     return now
 
 
-def extends_builtin(value: Any) -> Any:
-    return bool(object.__getattribute__(value, "_coderl_base"))
-
-
 def own_value(value: Any) -> Any:
-    """As `plain_value`, but of a class that the test names the object itself: what such a class redefines is tested.
-    Of others it could say something else each time."""
+    """As `plain_value`, but of a class that the test names the object itself: what it redefines is tested."""
     # The base is looked at first: most objects have none.
-    return plain_value(value) if extends_builtin(value) and not is_of_named_class(value) else value
+    return plain_value(value) if base_of(value) and not is_of_named_class(value) else value
 
 
 def is_of_named_class(value: Any) -> Any:
@@ -500,9 +419,8 @@ def reader(name: Any, function: Any) -> Any:
 
 
 def two_sided(name: str, reflected: bool) -> Any:
-    """The method of a `Handle`, which stands for an object of the program, for the operator `name` of the module
-    `operator`, `reflected` as in __radd__. Between two the program decides; with a value of the test, such as 3, the
-    value of the builtin type that the object's class extends."""
+    """The method of a `Handle` for the operator `name` of the module `operator`, `reflected` as in __radd__. Between
+    two objects the program decides; with a value of the test, the value of the builtin type that the class extends."""
 
     def method(self: Any, other: Any) -> Any:
         if type(other) is Handle:
@@ -536,8 +454,7 @@ for _name in ("setattr", "delattr", "setitem", "delitem", "format", "enter", "co
 
 
 class Names(dict):
-    """The global names of a test; the others are the program's. `made` are fixtures that all its functions share, and
-    `generators` those that end after them."""
+    """The global names of a test and the program's; `made` are fixtures that its functions share."""
 
     def __init__(self, names: Any) -> None:
         super().__init__(names)
@@ -547,12 +464,12 @@ class Names(dict):
     def __missing__(self, name: Any) -> Any:
         if name in USUAL_NAMES:  # not the program's, which could put anything in their place
             module, _, member = USUAL_NAMES[name].partition(".")
-            found = self[name] = getattr(__import__(module), member) if member else __import__(module)
-            return found
-        if name in sys.stdlib_module_names and is_used_as_module(TEST.script, name):
-            found = self[name] = __import__(name)
-            return found
-        found = self[name] = TEST.do("find", name)
+            found = getattr(__import__(module), member) if member else __import__(module)
+        elif name in sys.stdlib_module_names and is_used_as_module(TEST.script, name):
+            found = __import__(name)
+        else:
+            found = TEST.do("find", name)
+        self[name] = found
         return found
 
 
@@ -576,8 +493,7 @@ TEST: Any = None
 
 
 def main() -> Any:
-    """Runs the tests of each program in request.json in forked processes. Writes a list of results for each program to
-    results.json, or None if its process ended without them."""
+    """Writes the results of each program's tests to results.json, or None if its process ended without them."""
     with open("request.json", "rb") as file:
         request = json.load(file)
     if hasattr(sys, "set_int_max_str_digits"):
@@ -588,14 +504,14 @@ def main() -> Any:
     # A fork costs more than most tests: programs whose tests leave their process as it was share one. The others get
     # one each, and so do those with a fault or without memory, as another's test may be to blame.
     sharing = [number for number, tests in enumerate(tests_by_program) if all(map(changes_nothing, tests))]
-    shared = (
-        results_of_programs([tests_by_program[number] for number in sharing], seconds) if len(sharing) > 1 else None
-    )
     results: list[Any] = [None] * len(tests_by_program)
-    for number, found in zip(sharing, shared or (), strict=False):
-        results[number] = found
+    if len(sharing) > 1:
+        shared = results_of_programs([tests_by_program[number] for number in sharing], seconds) or ()
+        for number, found in zip(sharing, shared, strict=False):
+            results[number] = found
     for number, tests in enumerate(tests_by_program):
-        if results[number] is None or any(map(may_be_anothers, results[number])):
+        found = results[number]
+        if found is None or any(one["end"] == FAULT or "is_exhausted" in one for one in found):
             alone = results_of_programs([tests], seconds)
             results[number] = alone[0] if alone else None
     with open("results.json", "w") as file:
@@ -609,14 +525,9 @@ def changes_nothing(test: Any) -> Any:
     return test["answers"] is not None and has_plain_imports and CHANGES_SOMETHING.search(script) is None
 
 
-def may_be_anothers(result: Any) -> Any:
-    return result["end"] == FAULT or "is_exhausted" in result
-
-
 def results_of_programs(tests_by_program: list[list[dict[str, Any]]], seconds: float) -> Any:
     """The results of some programs' tests, a list for each, run in one forked process; None if that dies before it has
-    written them. `seconds` are CPU seconds per test. A test whose `answers` are None is a rehearsal, which finds what
-    to ask of programs."""
+    written them. `seconds` are CPU seconds per test."""
     # Several programs share a process only once their answers are there: tests then mostly take no time.
     n_tests = len(tests_by_program[0]) if len(tests_by_program) == 1 else 2
 
@@ -648,11 +559,9 @@ def out_of_time(*_: Any) -> Any:
 
 
 def result_of(test: Test, seconds: float) -> Any:
-    """Runs a test, and returns how it ended: {"end", "reason"}.
-
-    The test has the program's answers to its first operations (calls and the like). If it needs one more, its end is
-    NEEDS, and the result has the operations that the program has to do next. A rehearsal has no answers: it goes on
-    with a stand-in in place of each."""
+    """Runs a test, and returns how it ended: {"end", "reason"}. The test has the program's answers to its first
+    operations (calls and the like). If it needs one more, its end is NEEDS, and the result has the operations that the
+    program has to do next. A rehearsal has no answers: it goes on with a stand-in in place of each."""
     global TEST  # for objects without a reference to their test
     TEST = test
     error = None
@@ -698,16 +607,18 @@ def stop_timer() -> None:
 
 
 def judged(test: Test, error: BaseException | None) -> Any:
-    """How a test ended, by the exception `error` of its script, which runs on the program's recorded answers. The
-    program failed only if the script had used it before; else the test is at fault, for certain (`is_certain`) if every
-    program would fail it."""
+    """How a test ended, by the exception `error` of its script. The program failed only if the script had used it
+    before; else the test is at fault, for certain (`is_certain`) if every program would fail it."""
     if test.cannot is not None or isinstance(error, Unsupported):  # it gives the program a value that no test can send
         return {"end": FAULT, "reason": test.cannot or str(error), "is_certain": True}
     if test.needed is not None:  # the script ended at an operation that no answer is there for
         return {"end": NEEDS, "reason": ""}
     if error is None:
         return {"end": PASSED, "reason": ""}
-    said = safe_text(error)
+    try:
+        said = "".join(f"{type(error).__name__}: {error}".splitlines()[:1])[:SHOWN_CHARS]
+    except BaseException:  # of its own __str__
+        said = type(error).__name__
     has_used_program = test.position > 0  # the number of its operations so far
     # A range may hold more than the test can take, and costs the program nothing, however long it is.
     is_giant = type(test.last) is range and (test.last.stop - test.last.start) // test.last.step > GIANT_RANGE
@@ -727,7 +638,7 @@ def judged(test: Test, error: BaseException | None) -> Any:
     where = failing_line(test, error)
     # A class of the program that extends str, say, is no str here. An operator takes its value, and fails for others.
     is_of_type = type(error) is TypeError and "Handle" in said and "supported" not in said
-    if is_of_type and any(map(extends_builtin, test.handles.values())):
+    if is_of_type and any(map(base_of, test.handles.values())):
         return {"end": FAULT, "reason": f"an object of the program extends a builtin type, but is none here: {where}"}
     # The program's objects are `Handle`s here: `type(x) is C` always fails.
     asked = ASKS_FOR_CLASS.search(where)
@@ -738,13 +649,6 @@ def judged(test: Test, error: BaseException | None) -> Any:
     elif where:
         said = f"{said} at: {where}"
     return {"end": FAILED, "reason": said[:SHOWN_CHARS], "shown": shown(test.last)}
-
-
-def safe_text(error: Any) -> Any:
-    try:
-        return "".join(f"{type(error).__name__}: {error}".splitlines()[:1])[:SHOWN_CHARS]
-    except BaseException:
-        return type(error).__name__
 
 
 def failing_line(test: Any, error: Any) -> Any:
@@ -778,7 +682,9 @@ def run(test: Test) -> None:
     # A rehearsal, without results, is to find all calls: a statement that fails must not end it.
     code = compiled_test(ignoring_failures(test.script) if test.is_rehearsal else test.script)
     sys.modules[MODULE] = SolutionModule(MODULE)
-    sys.modules["pytest"] = pytest_module(test)
+    pytest = sys.modules["pytest"] = PytestModule("pytest")
+    vars(pytest).update(raises=raises, approx=Approx, fail=fail, fixture=fixture, mark=Marks())
+    vars(pytest).update(param=lambda *values, **_: Parameters(values))
     if test.compares_loosely and re.search(r"\b(?:np|numpy)\b", test.script):
         guard_array_comparisons()
     if "random" in test.script:  # a test that draws its arguments draws the same ones in each round
@@ -870,8 +776,7 @@ def compiled_test(script: Any) -> Any:
 
 
 def ignoring_failures(script: Any) -> Any:
-    """The test for a rehearsal, in which a statement that fails ends nothing: a missing result may be to blame, but not
-    before the first operation."""
+    """The test for a rehearsal: after the first operation, a missing result may be why a statement fails."""
     import ast
 
     class GoesOn(ast.NodeTransformer):
@@ -888,8 +793,7 @@ def ignoring_failures(script: Any) -> Any:
 
 
 def is_used_as_module(script: Any, name: Any) -> Any:
-    """Whether a test takes a member of the library's module `name` and never calls the name: then the module is meant,
-    and not what the program may have under this name."""
+    """Whether a test uses `name` as the library's module: it takes a member of it, and never calls it."""
     import ast
 
     uses = set()
@@ -985,21 +889,9 @@ def fixture_value(name: Any, names: Any, made: Any, generators: Any) -> Any:
 # ------------------------------------------------------------------------------------- what tests use of pytest
 
 
-def pytest_module(test: Any) -> Any:
-    """The part of pytest that tests need."""
-    module: Any = PytestModule("pytest")
-    module.raises = lambda expected_exception, *call, match=None, **kwargs: raises(
-        test, expected_exception, match, *call, **kwargs
-    )
-    module.approx = Approx
-    module.fail = fail
-    module.fixture = fixture
-    module.mark = Marks()
-    module.param = lambda *values, **_: Parameters(values)
-    return module
-
-
 class PytestModule(ModuleType):
+    """The part of pytest that tests need."""
+
     def __getattr__(self, name: Any) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -1053,8 +945,8 @@ class Marks:
 
 
 class raises:
-    def __init__(self, test: Any, expected: Any, pattern: Any, *call: Any, **kwargs: Any) -> None:
-        self.test, self.expected, self.pattern = test, expected, pattern
+    def __init__(self, expected_exception: Any, *call: Any, match: Any = None, **kwargs: Any) -> None:
+        self.expected, self.pattern = expected_exception, match
         self.value: Any = None
         if call:
             with self:
@@ -1067,7 +959,7 @@ class raises:
         if isinstance(error, (Ended, MalformedValue, CannotCross)):
             return False
         if error is None:
-            if self.test.is_rehearsal:
+            if TEST.is_rehearsal:
                 return True
             raise AssertionError(f"did not raise {self.expected}")
         if not isinstance(error, self.expected):
@@ -1076,7 +968,7 @@ class raises:
         return self.pattern is None or self.match(self.pattern)
 
     def match(self, pattern: Any) -> Any:
-        if not re.search(pattern, str(self.value)) and not self.test.is_rehearsal:
+        if not re.search(pattern, str(self.value)) and not TEST.is_rehearsal:
             raise AssertionError(f"{pattern!r} is not in {str(self.value)!r}")
         return True
 
@@ -1096,8 +988,7 @@ class Approx:
         self.expected, self.rel, self.abs, self.nan_ok = expected, rel, abs, nan_ok
 
     def __eq__(self, actual: Any) -> Any:
-        actual = plain_value(actual)
-        return self.close(self.expected, actual)
+        return self.close(self.expected, plain_value(actual))
 
     def __ne__(self, actual: Any) -> Any:
         return not self == actual
@@ -1125,17 +1016,11 @@ class Approx:
             if is_array == [True, False] and is_number:
                 return all(self.close(item, actual) for item in given[0].ravel().tolist())
         if isinstance(expected, dict):
-            return (
-                isinstance(actual, dict)
-                and expected.keys() == actual.keys()
-                and all(self.close(expected[key], actual[key]) for key in expected)
-            )
+            has_keys = isinstance(actual, dict) and expected.keys() == actual.keys()
+            return has_keys and all(self.close(expected[key], actual[key]) for key in expected)
         if isinstance(expected, SEQUENCE_TYPES):
-            return (
-                isinstance(actual, SEQUENCE_TYPES)
-                and len(expected) == len(actual)
-                and all(map(self.close, expected, actual))
-            )
+            has_length = isinstance(actual, SEQUENCE_TYPES) and len(expected) == len(actual)
+            return has_length and all(map(self.close, expected, actual))
         if isinstance(expected, bool) and not isinstance(actual, bool):
             return False
         numbers = (int, float, complex)
@@ -1150,10 +1035,9 @@ class Approx:
             return self.nan_ok and expected != expected and actual != actual
         if abs(expected) == math.inf or abs(actual) == math.inf:
             return False
-        absolute = 1e-12 if self.abs is None else self.abs
-        relative = 1e-6 if self.abs is None else 0.0  # as in pytest: an `abs` alone leaves no relative tolerance
-        if self.rel is not None:
-            relative = self.rel
+        # As in pytest: an `abs` alone leaves no relative tolerance.
+        absolute, relative = (1e-12, 1e-6) if self.abs is None else (self.abs, 0.0)
+        relative = relative if self.rel is None else self.rel
         return abs(expected - actual) <= max(absolute, relative * abs(expected))
 
 

@@ -71,7 +71,7 @@ def checked(checker: dict[str, Any], test: dict[str, str], seconds: float, wall_
     said, in_time, code = in_forked_process(work, wall_seconds, SAID_BYTES)
     if not in_time or code == -signal.SIGXCPU:
         return {"end": FAULT, "reason": "the checker takes too long"}
-    result = {"check": of_function, "kattis": of_kattis, "testlib": of_testlib}[checker["protocol"]](code, said, folder)
+    result = result_of(checker["protocol"], code, said, folder)
     shutil.rmtree(folder, ignore_errors=True)
     return result
 
@@ -109,8 +109,7 @@ def in_own_process(checker: dict[str, Any], folder: str, writing: int, seconds: 
 
 
 def value_of(checkers_folder: str, folder: str) -> list[Any]:
-    """What `check` returns for the files in `folder`: ["value", float] or ["error", text]. `checkers_folder` is the
-    working directory, and has checker.py."""
+    """What `check` of checker.py here returns for the files in `folder`: ["value", float] or ["error", text]."""
     texts = []
     for name in ("input", "output", "answer"):
         with open(f"{folder}/{name}", "rb") as file:
@@ -133,42 +132,31 @@ def value_of(checkers_folder: str, folder: str) -> list[Any]:
         return ["error", f"{type(error).__name__}: {error}"[:300]]
 
 
-def of_function(code: int, said: bytes, folder: str) -> Result:
-    try:
-        kind, value = json.loads(said)
-    except ValueError:
-        return {"end": FAULT, "reason": f"check ended its process ({ended(code)})"}
-    if kind == "error":
-        return {"end": FAULT, "reason": str(value)}
-    return {"end": PASSED if value >= 1 else FAILED, "reason": "" if value >= 1 else f"check returned {value:g}"}
-
-
-def of_kattis(code: int, said: bytes, folder: str) -> Result:
-    try:
-        with open(f"{folder}/feedback/judgemessage.txt", "rb") as file:
-            said = file.read(SAID_BYTES) or said
-    except OSError:
-        pass  # a validator need not say anything
-    return of_status(KATTIS_ENDS, code, said)
-
-
-def of_testlib(code: int, said: bytes, folder: str) -> Result:
-    if code == TESTLIB_POINTS:
+def result_of(protocol: str, code: int, said: bytes, folder: str) -> Result:
+    """What a checker has decided: by what it wrote in the protocol "check", else by its exit code."""
+    ended = f"ended by signal {-code}" if code < 0 else f"exit status {code}"
+    if protocol == "check":
+        try:
+            kind, value = json.loads(said)
+        except ValueError:
+            return {"end": FAULT, "reason": f"check ended its process ({ended})"}
+        if kind == "error":
+            return {"end": FAULT, "reason": str(value)}
+        return {"end": PASSED if value >= 1 else FAILED, "reason": "" if value >= 1 else f"check returned {value:g}"}
+    ends = KATTIS_ENDS if protocol == "kattis" else TESTLIB_ENDS
+    if protocol == "kattis":
+        try:
+            with open(f"{folder}/feedback/judgemessage.txt", "rb") as file:
+                said = file.read(SAID_BYTES) or said
+        except OSError:
+            pass  # a validator need not say anything
+    elif code == TESTLIB_POINTS:
         points = re.search(rb"points\s+([0-9.]+)", said)
         code = 0 if points is not None and float(points[1]) >= 1 else 1
-    return of_status(TESTLIB_ENDS, code, said)
-
-
-def of_status(ends: dict[int, str], code: int, said: bytes) -> Result:
-    line = said.decode("utf-8", "replace").strip().partition("\n")[0][:200]
     end = ends.get(code, FAULT)
-    if end == PASSED:
-        return {"end": end, "reason": ""}
-    return {"end": end, "reason": line or ("" if end == FAILED else ended(code)) or "the checker says no more"}
-
-
-def ended(code: int) -> str:
-    return f"ended by signal {-code}" if code < 0 else f"exit status {code}"
+    line = said.decode("utf-8", "replace").strip().partition("\n")[0][:200]
+    reason = line or ("" if end == FAILED else ended) or "the checker says no more"
+    return {"end": end, "reason": "" if end == PASSED else reason}
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ any user. Next to it lie `solution.py` (the program; of a group 0-solution.py an
    what `python solution.py < input` would find, but for a deeper stack and the prelude. The driver has one thread, and
    gives a test the three standard descriptors, and for a call one for the value. Where the request allows it, a process
    goes on to further tests: see `ProcessSharing`.
-2. Limits are set here, not left to the sandbox. Time is CPU time. The wall clock is for programs that sleep: time in
-   which a test was ready but got no processor does not count.
+2. Limits are set here, not left to the sandbox. Time is CPU time. The wall clock, for programs that sleep, does not
+   count time in which a test was ready but got no processor.
 3. A test ends with its first process: its session is killed, and so is what has left the session, as this process
    adopts orphans. Its folder is removed.
 4. The working directory is not trusted: no links are followed, and what stands in the way is removed.
@@ -53,28 +53,19 @@ Record = dict[str, Any]
 
 # LiveCodeBench's prelude: `from M import *` for each of these, in this order, then `import M` for the second list.
 # It ends the first with builtins. Their names stay where they are, so that a program can change them there.
-STAR_IMPORTED = (
-    "typing string re datetime heapq bisect copy math random statistics itertools functools operator io sys json "
-    "collections"
-).split()
-IMPORTED = (
-    "bisect collections copy datetime functools heapq io itertools json math operator os random re statistics string "
-    "sys time typing"
-).split()
-# Those that few programs use are loaded for a program in which the name or one of these stands: loading takes longer
-# than most tests, and `random` slows every fork.
+STAR_IMPORTED = """typing string re datetime heapq bisect copy math random statistics itertools functools operator io
+    sys json collections""".split()
+IMPORTED = """bisect collections copy datetime functools heapq io itertools json math operator os random re statistics
+    string sys time typing""".split()
+# Loaded for a program in which the name or one of these stands: that is slow, and `random` slows every fork.
 RARELY_USED = {
     "datetime": "MAXYEAR MINYEAR UTC date datetime timedelta timezone tzinfo".split(),
-    "random": (
-        "Random SystemRandom betavariate binomialvariate choice choices expovariate gammavariate gauss getrandbits "
-        "getstate lognormvariate normalvariate paretovariate randbytes randint random randrange sample seed setstate "
-        "shuffle triangular uniform vonmisesvariate weibullvariate"
-    ).split(),
-    "statistics": (
-        "NormalDist StatisticsError correlation covariance fmean geometric_mean harmonic_mean kde kde_random "
-        "linear_regression mean median median_grouped median_high median_low mode multimode pstdev pvariance quantiles "
-        "stdev variance"
-    ).split(),
+    "random": """Random SystemRandom betavariate binomialvariate choice choices expovariate gammavariate gauss
+        getrandbits getstate lognormvariate normalvariate paretovariate randbytes randint random randrange sample seed
+        setstate shuffle triangular uniform vonmisesvariate weibullvariate""".split(),
+    "statistics": """NormalDist StatisticsError correlation covariance fmean geometric_mean harmonic_mean kde
+        kde_random linear_regression mean median median_grouped median_high median_low mode multimode pstdev pvariance
+        quantiles stdev variance""".split(),
 }
 RARE_NAMES = {name: module for module, names in RARELY_USED.items() for name in (module, *names)}
 # With these a program can find names that it does not spell out.
@@ -113,37 +104,31 @@ HEAP_TYPE = 1 << 9  # of the flags of a type: one that can be changed
 # A program with one of these names, or that of a loaded module that is not below, never shares a process: it could
 # leave something behind that is not found, or answer differently the next time.
 NEVER_SHARING = frozenset(
-    (
-        "__annotations__ __base__ __bases__ __builtins__ __class__ __closure__ __code__ __defaults__ __del__ "
-        "__dict__ __file__ __func__ __getattribute__ __globals__ __import__ __kwdefaults__ __loader__ __mro__ __self__ "
-        "__setattr__ __spec__ __stderr__ __stdin__ __stdout__ __subclasses__ __wrapped__ _current_frames "
-        "_getframe _os addaudithook argv attrgetter BasicContext breakpointhook cache_info call_tracing compile "
-        "cr_frame DefaultContext delattr displayhook eval excepthook exec ExtendedContext f_back f_builtins "
-        "f_globals f_locals from_address getallocatedblocks getattr getcontext getrefcount gi_frame globals id "
-        "intern localcontext meta_path methodcaller modules monitoring monotonic mro now path_hooks "
-        "path_importer_cache perf_counter process_time Random register seed set_asyncgen_hooks "
-        "set_int_max_str_digits set_numeric_ops set_printoptions set_string_function setattr setbufsize "
-        "setcontext setdlopenflags seterr seterrcall setprofile setstate setswitchinterval settrace SystemRandom "
-        "tb_frame time time_ns today unraisablehook urandom vars"
-    ).split()
+    """__annotations__ __base__ __bases__ __builtins__ __class__ __closure__ __code__ __defaults__ __del__ __dict__
+    __file__ __func__ __getattribute__ __globals__ __import__ __kwdefaults__ __loader__ __mro__ __self__ __setattr__
+    __spec__ __stderr__ __stdin__ __stdout__ __subclasses__ __wrapped__ _current_frames _getframe _os addaudithook argv
+    attrgetter BasicContext breakpointhook cache_info call_tracing compile cr_frame DefaultContext delattr displayhook
+    eval excepthook exec ExtendedContext f_back f_builtins f_globals f_locals from_address getallocatedblocks getattr
+    getcontext getrefcount gi_frame globals id intern localcontext meta_path methodcaller modules monitoring monotonic
+    mro now path_hooks path_importer_cache perf_counter process_time Random register seed set_asyncgen_hooks
+    set_int_max_str_digits set_numeric_ops set_printoptions set_string_function setattr setbufsize setcontext
+    setdlopenflags seterr seterrcall setprofile setstate setswitchinterval settrace SystemRandom tb_frame time time_ns
+    today unraisablehook urandom vars""".split()
 )
 SHARING_MODULES = frozenset(
-    (
-        "__future__ abc array bisect cmath collections copy dataclasses datetime decimal enum fractions functools "
-        "heapq io itertools json math numbers numpy operator os random re sortedcontainers solution statistics string "
-        "struct sys textwrap typing"
-    ).split()
+    """__future__ abc array bisect cmath collections copy dataclasses datetime decimal enum fractions functools heapq io
+    itertools json math numbers numpy operator os random re sortedcontainers solution statistics string struct sys
+    textwrap typing""".split()
 )
 SHARING_OS_NAMES = frozenset("close error fstat linesep name open path read remove replace sep truncate write".split())
 # A program without these names, which imports HARMLESS_MODULES alone, may run in a sandbox with others: as far as its
 # code tells, it reaches no file, process, frame or code object.
-HARMFUL = frozenset(
-    (
-        "__forward_code__ __match_args__ __prepare__ __reduce__ __reduce_ex__ _eval_type _evaluate ag_code ag_frame "
-        "breakpoint copyright cr_code credits dataclass f_code Formatter ForwardRef get_type_hints gi_code help io "
-        "license numpy obj os sys update_wrapper wraps"
-    ).split()
-).union(NEVER_SHARING, FILE_MAKERS)
+HARMFUL = NEVER_SHARING.union(
+    FILE_MAKERS,
+    """__forward_code__ __match_args__ __prepare__ __reduce__ __reduce_ex__ _eval_type _evaluate ag_code ag_frame
+    breakpoint copyright cr_code credits dataclass f_code Formatter ForwardRef get_type_hints gi_code help io license
+    numpy obj os sys update_wrapper wraps""".split(),
+)
 HARMLESS_MODULES = SHARING_MODULES - {"dataclasses", "io", "numpy", "os", "sys"}
 MODULE = rf"(?:{'|'.join(sorted(HARMLESS_MODULES))}|collections\.abc)(?: as \w+)?"
 HARMLESS_IMPORT = rf"(?m)^[ \t]*(?:from {MODULE} import [\w ,*()]+|import {MODULE}(?:, *{MODULE})*)[ \r]*$".encode()
@@ -195,15 +180,15 @@ def main() -> None:
     # All files go before any program runs, which would read them or put others in their place.
     os.unlink("tests.json")
     # A program that finds the id could forge a report, another program's too. It is read again after all of them.
-    id_file = anonymous_file(json.dumps(request.pop("id", None)).encode())
-    os.dup2(id_file, ID_FILE, inheritable=False)
-    os.close(id_file)
+    moved(anonymous_file(json.dumps(request.pop("id", None)).encode()), ID_FILE)
+    names = [SOLUTION] if group is None else [f"{number}-{SOLUTION}" for number in range(len(group))]
     if group is not None:
-        sources = [open_and_unlink(f"{number}-{SOLUTION}", FIRST_KEPT + number) for number in range(len(group))]
+        sources = [moved(os.open(name, os.O_RDONLY), number) for number, name in enumerate(names, FIRST_KEPT)]
     else:
         with open(SOLUTION, "rb") as file:
             source = file.read()
-        os.unlink(SOLUTION)
+    for name in names:
+        os.unlink(name)
     os.dup2(2, OWN_STDERR, inheritable=False)  # for the driver's tracebacks: the tests get 0 to 2
     try:
         if group is not None:
@@ -218,12 +203,9 @@ def main() -> None:
     write_report(json.dumps(report).encode())
 
 
-def open_and_unlink(name: str, number: int) -> int:
-    """Opens a file as the descriptor `number`, which it returns, and removes its name."""
-    descriptor = os.open(name, os.O_RDONLY)
+def moved(descriptor: int, number: int) -> int:
     os.dup2(descriptor, number, inheritable=False)
     os.close(descriptor)
-    os.unlink(name)
     return number
 
 
@@ -276,8 +258,6 @@ def allowed(limit: int, value: int) -> tuple[int, int]:
 
 
 # ----------------------------------------------------------------------------------- all tests, in the driver
-
-
 # Each page of memory that a process writes to after a fork is copied: most of what a short test costs. So what can be
 # done before the forks is done there, for a batch of tests, what can wait is done after them, and what lies between
 # touches few objects.
@@ -333,10 +313,8 @@ def run_group(group: list[Record], sources: list[int], stops_at: float, deadline
     """Runs several programs one after another, each in a process of its own. `group` has a request per program, and
     `sources` a descriptor of each one's text. Returns for each {"tests"}, the records of the tests that its process
     ran, or {"alone"} if it has to run in a request of its own. The list is shorter than `group` where it ended early:
-    at `stops_at`, or with outputs over their limit. A process that runs at `deadline` is killed.
-
-    The driver reads neither programs nor answers before the last process has ended: a program that gets out of bounds
-    can neither read the others nor change their results."""
+    at `stops_at`, or with outputs over their limit. A process that runs at `deadline` is killed. The driver reads
+    neither programs nor answers before the last process has ended, so no program can read or change another's."""
     warm_up()
     prepare_descriptors()
     prepared_stack()  # made here, once for all processes
@@ -367,8 +345,7 @@ def run_group(group: list[Record], sources: list[int], stops_at: float, deadline
 
 @cache
 def warm_up() -> None:
-    """Does often what each process will do, with a program of its own: Python fills caches and rewrites code the first
-    times, and each fork would do so again."""
+    """Does often what each process will do: Python fills caches and rewrites code the first times."""
     for _ in range(WARM_UP_TIMES):
         code = compile(WARM_UP_PROGRAM, SOLUTION, "exec", dont_inherit=True)
         is_harmless(WARM_UP_PROGRAM, code)
@@ -412,16 +389,8 @@ class Program:
     def __init__(self, source: bytes, code: CodeType, module: ModuleType) -> None:
         self.source, self.code, self.module, self.stack = source, code, module, prepared_stack()
 
-    def write_in_folder(self, folder: str) -> None:
-        """Be a file of the working directory, `folder`, which programs open and processes that they start run."""
-        # Not `open`: its buffer is memory that each test would be the first to write to.
-        descriptor = os.open(SOLUTION, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        write_all(descriptor, self.source)
-        os.close(descriptor)
-        self.module.__dict__["__file__"] = f"{folder}/{SOLUTION}"
-
     def is_intact(self, folder: int) -> bool:
-        """Whether that file is as it was, and alone in its folder."""
+        """Whether its file is as it was, and alone in its folder."""
         if os.listdir(folder) != [SOLUTION]:
             return False
         try:
@@ -486,11 +455,9 @@ class TestLimits:
 
 class Job:
     """Where a process runs: a folder of its own, and the files that become its descriptors 0, 1, 2 and for a call 3.
-
     `inputs` are its test, and those that it may go on to; arguments as JSON where there is an `entry_point`. `answers`
     are the files that they go to. Only several tests need `further_files`: `progress`, which gets a byte after each
-    test, `discarded`, which gets the output of further tests that is no answer, and their answers.
-    """
+    test, `discarded`, which gets the output of further tests that is no answer, and their answers."""
 
     def __init__(self, name: str, entry_point: str | None, inputs: list[str]) -> None:
         self.name, self.entry_point, self.inputs = name, entry_point, inputs
@@ -633,12 +600,9 @@ def set_limit_of_program(limit: int) -> None:
 
 def c_recursion_counter() -> int | None:
     """Returns the offset, in bytes, at which a thread's state counts the C calls that it has left; None if there is no
-    such counter. Leaves the recursion limit at RECURSION_LIMIT.
-
-    Python 3.12 and 3.13 have it, without a setter, and start it too low for recursion under `lru_cache`. It is third of
-    four integers: Python calls left, their limit, C calls left, a headroom of 0. They are found by raising the
-    recursion limit by 1, which changes the first two.
-    """
+    such counter. Leaves the recursion limit at RECURSION_LIMIT. Python 3.12 and 3.13 have it, without a setter, and
+    start it too low for recursion under `lru_cache`. It is third of four integers: Python calls left, their limit, C
+    calls left, a headroom of 0. They are found by raising the recursion limit by 1, which changes the first two."""
     if sys.version_info[:2] not in ((3, 12), (3, 13)):
         return None
     integers, snapshots = (ctypes.c_int * 32).from_address(thread_state()), []
@@ -714,7 +678,7 @@ def watch(process: int, limits: TestLimits, started: float, deadline: float, job
     time, as these can be run again one by one. `started` and `deadline` are times of `time.monotonic`."""
     ended, pause = "exit", min(limits.cpu, limits.wall, ALONE_S)
     most_starved_s = STARVED_AT_MOST * limits.cpu
-    own_s: dict[tuple[int, bytes], float] = {}  # CPU seconds by process, which `cpu_seconds` fills
+    own_s: dict[tuple[int, bytes], float] = {}  # CPU seconds by process and its start, which `cpu_seconds` fills
     while True:
         woken = _signal.sigtimedwait(CHILD_SIGNAL, max(0.0, min(pause, deadline - time.monotonic())))
         # Looked at and not collected: until the group is killed below, no other process can get this number.
@@ -748,26 +712,23 @@ def watch(process: int, limits: TestLimits, started: float, deadline: float, job
 
 
 def cpu_seconds(process: int, own_s: dict[tuple[int, bytes], float]) -> tuple[bool, float]:
-    """Whether a test has several processes, and its CPU seconds so far: the most that any of three counts shows.
-
-    The first process by its CPU clock. All that live, with those that they have collected: a fork bomb's processes run
-    for moments each. And what each ever had when it was looked at, which `own_s` keeps: the kernel counts a process
-    nowhere that ends while its parent ignores SIGCHLD.
-    """
+    """Whether a test has several processes, and its CPU seconds so far: the most that any of three counts shows. The
+    first process by its CPU clock. All that live, with those that they have collected: a fork bomb's processes run for
+    moments each. And what each ever had when it was looked at, which `own_s` keeps: the kernel counts a process nowhere
+    that ends while its parent ignores SIGCHLD."""
     seconds, several = 0.0, False
     with contextlib.suppress(OSError):
         seconds = process_seconds(process)
     with contextlib.suppress(OSError):  # where there is no /proc
         found = descendants()
         several = len(found) > 1
-        own_s.update((one.identity, one.own_s) for one in found)
-        seconds = max(seconds, sum(one.own_s + one.collected_s for one in found), sum(own_s.values()))
+        own_s.update(((process, start), own) for process, start, own, _ in found)
+        seconds = max(seconds, sum(own + collected for *_, own, collected in found), sum(own_s.values()))
     return several, seconds
 
 
 def process_seconds(process: int) -> float:
-    """A process's CPU clock (clock_getcpuclockid). /proc gives whole hundredths of a second: 0 for each of the hundreds
-    of processes of a fork bomb, at first."""
+    """A process's CPU clock (clock_getcpuclockid): /proc gives whole hundredths, 0 for each of a fork bomb's."""
     return time.clock_gettime((~process << 3) | 2)
 
 
@@ -804,25 +765,17 @@ def reap_orphans() -> list[resource.struct_rusage]:
             usages.append(usage)
             continue
         # Pid 1 has a namespace to itself, and there one call reaches all at once, however fast they fork.
-        for child in (-1,) if os.getpid() == 1 else [one.process for one in descendants()]:
+        for child in (-1,) if os.getpid() == 1 else [descendant for descendant, *_ in descendants()]:
             with NO_PROCESS:
                 os.kill(child, _signal.SIGKILL)
         _signal.sigtimedwait(CHILD_SIGNAL, 0.01)
     return usages
 
 
-class Descendant(NamedTuple):
-    """A process below this one; `identity` tells it from a later one of the same id."""
-
-    process: int
-    identity: tuple[int, bytes]
-    own_s: float
-    collected_s: float  # of the processes that it has waited for
-
-
-def descendants() -> list[Descendant]:
-    """The processes below this one."""
-    below: dict[int, list[Descendant]] = {}
+def descendants() -> list[tuple[int, bytes, float, float]]:
+    """The processes below this one: id, start time (which tells it from a later one of the same id), its own CPU
+    seconds, and those of the processes that it has waited for."""
+    below: dict[int, list[tuple[int, bytes, float, float]]] = {}
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -831,13 +784,12 @@ def descendants() -> list[Descendant]:
                 own, collected = (sum(map(int, fields[first : first + 2])) / ticks_per_s for first in (11, 13))
                 with contextlib.suppress(OSError):
                     own = max(own, process_seconds(int(name)))
-                one = Descendant(int(name), (int(name), fields[19]), own, collected)
-                below.setdefault(int(fields[1]), []).append(one)
+                below.setdefault(int(fields[1]), []).append((int(name), fields[19], own, collected))
     found, waiting = [], [os.getpid()]
     while waiting:
-        for one in below.get(waiting.pop(), ()):
-            found.append(one)
-            waiting.append(one.process)
+        children = below.get(waiting.pop(), ())
+        found += children
+        waiting += [child for child, *_ in children]
     return found
 
 
@@ -866,8 +818,12 @@ def run_in_child(
         sys.path.insert(0, folder)
         if isinstance(program, GroupProgram):
             program, sharing = program.load(job)
-        else:
-            program.write_in_folder(folder)
+        else:  # a file that programs open, and that processes which they start run
+            # Not `open`: its buffer is memory that each test would be the first to write to.
+            descriptor = os.open(SOLUTION, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            write_all(descriptor, program.source)
+            os.close(descriptor)
+            program.module.__dict__["__file__"] = f"{folder}/{SOLUTION}"
         if sharing is not None:
             sharing.path = list(sys.path)  # `is_clean` compares with it
         program.stack.call(partial(run_program, program, job, sharing))
@@ -914,12 +870,10 @@ def run_test(code: CodeType, module: ModuleType, entry_point: str | None, test_i
 
 
 class ProcessSharing:
-    """Runs further tests in the process of a test that has ended well, as a fork costs more than most tests.
-
-    They find a fresh main module, fresh streams, and what else a program may have changed as it was. The judge counts
-    only a pass of theirs, and has the others run again. A process that is not clean after a test, leaves a file or a
-    process, ends in the middle, or takes long runs no further test, and if it has run one nothing of it counts.
-    """
+    """Runs further tests in the process of a test that has ended well, as a fork costs more than most tests. They find
+    a fresh main module, fresh streams, and what else a program may have changed as it was. The judge counts only a pass
+    of theirs, and has the others run again. A process that is not clean after a test, leaves a file or a process, ends
+    in the middle, or takes long runs no further test, and if it has run one nothing of it counts."""
 
     def __init__(self, code: CodeType, module: ModuleType) -> None:
         self.names = names_of(code)
@@ -1192,7 +1146,6 @@ def contents(descriptor: int, last: int | None = None) -> bytes:
 
 
 def names_here() -> set[str]:
-    """What is in the working directory."""
     os.chmod(".", 0o700)
     return set(os.listdir("."))
 

@@ -29,7 +29,13 @@ def main() -> None:
     report: dict[str, Any] = {"id": request["id"]}
     try:
         name = "compute_reward" if request.get("turn") is None else "respond"
-        function = load(name)
+        # A module of this name, so that what it defines can be pickled and its own imports of it work.
+        sys.path.insert(0, str(Path.cwd()))
+        import reward
+
+        if not callable(getattr(reward, name, None)):
+            raise TypeError(f"{FILE} defines no function {name}")
+        function = getattr(reward, name)
         if not request["completions"]:  # the file is only tried
             require_signature(function, name)
     except BaseException as error:  # an import may fail with whatever it likes, sys.exit included
@@ -37,17 +43,6 @@ def main() -> None:
     else:
         report["results"] = [result_of(function, text, request) for text in request["completions"]]
     Path("results.json").write_text(json.dumps(report))
-
-
-def load(name: str) -> Callable[..., Any]:
-    # A module of this name, so that what it defines can be pickled and its own imports of it work.
-    sys.path.insert(0, str(Path.cwd()))
-    import reward
-
-    if not callable(getattr(reward, name, None)):
-        raise TypeError(f"{FILE} defines no function {name}")
-    function: Callable[..., Any] = getattr(reward, name)
-    return function
 
 
 def require_signature(function: Callable[..., Any], name: str) -> None:

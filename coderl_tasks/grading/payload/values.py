@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-Json = Any
 Message = dict[str, Any]
 Node = list[Any]
 Key = tuple[int, int]
@@ -159,8 +158,7 @@ def is_same(contents: list[Any], others: list[Any]) -> bool:
 
 
 class Encoding:
-    """A message of an `operation`: of what it is given, or of its result. `describe` gives the node of an object that
-    has no kind of its own, or raises CannotCross."""
+    """A message of an `operation`. `describe` gives the node of an object without a kind, or raises CannotCross."""
 
     def __init__(
         self, describe: Callable[["Encoding", Any], Node], shared: Shared, operation: int, *, is_result: bool
@@ -171,7 +169,7 @@ class Encoding:
     def key(self, number: int) -> Key:
         return (self.operation, -1 - number if self.is_result else number)
 
-    def add(self, value: Any) -> Json:
+    def add(self, value: Any) -> Any:
         """What stands for `value` in the message."""
         kind = type(value)
         if kind in INLINE_TYPES or (kind is float and math.isfinite(value)):
@@ -183,7 +181,7 @@ class Encoding:
             self.new.append(value)
         return list(key)
 
-    def add_all(self, values: Iterable[Any]) -> list[Json]:
+    def add_all(self, values: Iterable[Any]) -> list[Any]:
         return [self.add(value) for value in values]
 
     def message(self, root: Any) -> Message:
@@ -246,19 +244,15 @@ def node_of(value: Any, encoding: Encoding) -> Node | None:
     module, name = kind.__module__, kind.__name__
     if module in ("datetime", "decimal", "fractions", "numpy") and kind is getattr(sys.modules.get(module), name, None):
         return library_node(value, module, name, encoding)
-    if kind.__bases__ == (tuple,) and isinstance(getattr(kind, "_fields", None), tuple) and is_bare(kind):
-        return ["namedtuple", name, list(kind._fields), add_all(value)]
+    if kind.__bases__ == (tuple,) and isinstance(getattr(kind, "_fields", None), tuple):
+        methods = {member for member in vars(kind) if callable(vars(kind)[member])}
+        if methods <= NAMED_TUPLE_NAMES:  # it defines none of its own
+            return ["namedtuple", name, list(kind._fields), add_all(value)]
     return None
 
 
-def is_bare(kind: type) -> bool:
-    """Whether a class of named tuples defines nothing of its own."""
-    return not {name for name, value in vars(kind).items() if callable(value) and name not in NAMED_TUPLE_NAMES}
-
-
 def library_node(value: Any, module: str, name: str, encoding: Encoding) -> Node | None:
-    """`node_of` for a value of the class `name` of datetime, decimal, fractions or numpy; None to send a reference.
-    `encoding.add` gives what stands for a value in a node."""
+    """`node_of` for a value of the class `name` of datetime, decimal, fractions or numpy."""
     if name == "timedelta":
         return ["timedelta", value.days, value.seconds, value.microseconds]
     if name == "timezone":
@@ -329,7 +323,7 @@ class Decoding:
             shared.settle(key, node)
         shared.end_message(self.nodes.items())
 
-    def value(self, written: Json) -> Any:
+    def value(self, written: Any) -> Any:
         if type(written) is not list:
             if type(written) is dict:
                 raise MalformedValue("an object in the place of a value")
@@ -341,7 +335,7 @@ class Decoding:
             raise MalformedValue("a value that is part of itself")
         return self.shared.objects[operation, place]
 
-    def values(self, written: list[Json]) -> list[Any]:
+    def values(self, written: list[Any]) -> list[Any]:
         return [self.value(one) for one in written]
 
     def make(self, key: Key) -> None:
@@ -437,7 +431,7 @@ def named_tuple_class(name: str, fields: tuple[str, ...]) -> type:
     return namedtuple(name, fields, rename=True)
 
 
-def parts_of(node: Node) -> list[Json]:
+def parts_of(node: Node) -> list[Any]:
     """The values in a node of an immutable object, or their keys: they are made first, as it cannot be filled later."""
     match node:
         case [kind, values] if kind in FROM_VALUES:
@@ -530,7 +524,14 @@ class Operations:
             self.mentioned[operation].append(value)
         kind = type(value)
         if isinstance(value, type) and issubclass(value, BaseException):
-            return error_class_node(encoding, value, *reference)
+            module, name, parent = value.__module__, value.__name__, value.__base__
+            if module in LIBRARY_ERRORS and id(vars(sys.modules[module]).get(name)) == id(value):
+                return [LIBRARY_ERROR, module, name]
+            others = []
+            for base in value.__mro__:
+                if id(vars(builtins).get(base.__name__)) == id(base) and not issubclass(parent, base):
+                    others.append(base.__name__)
+            return [ERROR_CLASS, *reference, name, encoding.add(parent), others]
         # The module first: `hasattr` of a class of the program would run its metaclass.
         if kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__") and iter(value) is value:
             return self.iterator_node(encoding, value, *reference)
@@ -560,17 +561,6 @@ class Operations:
             end = encoding.add(error)
         self.ahead[number, place] = items
         return [ITERATOR, end, encoding.add_all(items), number, place, type(iterator).__name__ == "generator"]
-
-
-def error_class_node(encoding: Encoding, kind: Any, number: int, place: int) -> Node:
-    module, name, parent = kind.__module__, kind.__name__, kind.__base__
-    if module in LIBRARY_ERRORS and id(vars(sys.modules[module]).get(name)) == id(kind):
-        return [LIBRARY_ERROR, module, name]
-    others = []
-    for base in kind.__mro__:
-        if id(vars(builtins).get(base.__name__)) == id(base) and not issubclass(parent, base):
-            others.append(base.__name__)
-    return [ERROR_CLASS, number, place, name, encoding.add(parent), others]
 
 
 def base_value(value: Any) -> Any:

@@ -4,11 +4,10 @@ W' = W + (alpha / rank) B A with alpha 32 and A uniform in +-1/sqrt(in), B zero,
 Regret", Schulman et al. 2025, https://thinkingmachines.ai/blog/lora/).
 
 Unlike textbook LoRA, both training and sampling run the merged matrix W' where the matrix is float32: that costs no
-more than the base alone, and makes the learner and the sampler use the very same weights.
-
-A bfloat16 matrix is not merged: its weights are bfloat16 numbers, so a delta below half a unit of theirs, as most of it
-is after the first steps, would be rounded away as a whole. The factors stand beside the matrix, rounded to bfloat16
-by themselves for the products; parameters, gradients and moments are float32 in any case.
+more than the base alone, and makes the learner and the sampler use the very same weights. A bfloat16 matrix is not
+merged: a delta below half a unit of its weights, as most of it is after the first steps, would be rounded away. The
+factors stand beside it, rounded to bfloat16 by themselves for the products; parameters, gradients and moments are
+float32 in any case.
 
 Adam has bias correction and decoupled weight decay (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101).
 
@@ -64,14 +63,14 @@ class LoraShape:
 
 
 def _adapted_bytes(matrices: list[torch.Tensor], rank: int) -> int:
-    """What `Snapshot.weights` makes: merged matrices, and of the others rounded factors and the forms of them that
-    products take (joined, and packed in two orders), some six times as much."""
+    """What `Snapshot.weights` makes: merged matrices, and of the others rounded factors and their joined and packed
+    forms, some six times as much."""
     return sum(4 * matrix.numel() if merges(matrix) else 6 * 2 * rank * sum(matrix.shape) for matrix in matrices)
 
 
 class SnapshotWeights(dict[str, torch.Tensor]):
-    """The weights with an adapter as it was at `snapshot`: those of the base, float32 matrices merged, A and `scale` B
-    beside the others."""
+    """The base's weights with an adapter as it was at `snapshot`: float32 matrices merged, A and `scale` B beside the
+    others."""
 
     def __init__(self, snapshot: "Snapshot", weights: Weights) -> None:
         super().__init__(weights)
@@ -79,11 +78,9 @@ class SnapshotWeights(dict[str, torch.Tensor]):
 
 
 class Snapshot:
-    """An adapter's factors at one version, which later optimizer steps do not change.
-
-    The weights that they make are several times as large: each float32 matrix is merged, and products keep forms of
-    their own. So they live only as long as somebody holds them, and are made again, with the same bits, when they are
-    asked for."""
+    """An adapter's factors at one version, which later optimizer steps do not change. The weights that they make are
+    several times as large. So they live only as long as somebody holds them, and are made again, with the same bits,
+    when they are asked for."""
 
     def __init__(self, base: Weights, factors: Weights) -> None:
         self.factors = factors
@@ -162,7 +159,7 @@ class Adapter:
 
     @torch.no_grad()
     def add_grads(self, found: Weights) -> None:
-        """Adds the gradients that `found`, gradients of the snapshot's factors, mean for A and B."""
+        """Adds the gradients `found`, of the snapshot's factors, as they are for A and B."""
         grads = self.grads or {key: torch.zeros_like(value) for key, value in self.params.items()}
         for name, grad in found.items():
             grads[name].add_(grad, alpha=self.scale if name.endswith(".lora_B") else 1.0)
@@ -248,7 +245,6 @@ def check_settings(settings: AdamSettings) -> None:
 @torch.no_grad()
 def adam_step(adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
     """One step on the adapter's gradients, which it clears. Returns the gradient's norm before and after clipping.
-
     Raises BadRequest if there are no gradients or they are not finite; the adapter is then as before, without them."""
     check_settings(settings)
     grads, adapter.grads = adapter.grads, None

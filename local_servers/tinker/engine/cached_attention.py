@@ -1,8 +1,7 @@
 """Attention of a sampling step, over key-value caches: bits of a request depend on its own tokens only.
 
-1. A request for several samples has a cache of its own (`GroupCache`), and its attention is done by itself.
-2. Requests for one sample lie side by side in `SlotCaches`, and one product does the attention of many. The shapes of
-   its matrices follow from the positions alone (`slot_caches`).
+1. A request for several samples has a cache (`GroupCache`) and attention of its own.
+2. Requests for one sample lie side by side in `SlotCaches`, and one product does the attention of many.
 """
 
 from collections.abc import Sequence
@@ -18,10 +17,9 @@ _GROW = 64
 
 
 class GroupCache:
-    """Keys and values of a prompt shared by G samples, and of what each sample has generated so far.
-
-    Per layer: prompt (KV, P, d); samples (G, KV, capacity, d), of which the first `generated` positions are filled.
-    The tensors' shapes depend on the request's own tokens only; they are float32, as all activations are."""
+    """Keys and values of a prompt shared by G samples, and of what each sample has generated so far. Per layer: prompt
+    (KV, P, d); samples (G, KV, capacity, d), of which the first `generated` positions are filled. The tensors' shapes
+    depend on the request's own tokens only; they are float32, as all activations are."""
 
     def __init__(
         self, n_layers: int, n_kv_heads: int, head_dim: int, prompt_length: int, n_samples: int, device: torch.device
@@ -108,10 +106,9 @@ def decode(
     cache: GroupCache, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
 ) -> torch.Tensor:
     """The attention of one new token of each of G samples to the shared prompt and the sample's own past; stores the
-    token's key and value. q (G, H, d), k, v (G, KV, d) -> (G, H, d), for H query heads and KV key heads.
-
-    The prompt's keys are read once for all samples: scores over the prompt and over the sample's own part are
-    computed apart and normalised together."""
+    token's key and value. q (G, H, d), k, v (G, KV, d) -> (G, H, d), for H query heads and KV key heads. The prompt's
+    keys are read once for all samples: its scores and those of the samples' own parts are computed apart and normalised
+    together."""
     (n_samples, n_heads, d), kv = q.shape, k.shape[1]
     group = n_heads // kv
     now = cache.generated  # the token's position after the prompt

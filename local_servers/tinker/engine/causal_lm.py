@@ -10,12 +10,10 @@ The architecture (order of the parts, rotary embedding, residuals) stays transfo
 Limits: dense decoders with RMSNorm and full attention (Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, SmolLM3 and
 their like); no sliding window, no mixture of experts, no rotary scaling that depends on the sequence's length.
 
-Weights are float32 or bfloat16, and the layers' products take numbers of that dtype. What is between gate and down is
-of it too. All else is float32: the residual stream, norms, attention, logits and log-probabilities. Products are summed
-in float32, and float32 results are not rounded where the processor and PyTorch have what that takes
-(`row_exact.has_float32_result`). Elsewhere the unembedding is float32. The log-probabilities that sampler and trainer
-of SmolLM2-135M give a token are 0.007 nats apart. With products rounded to bfloat16 they were 0.009 apart, and with the
-residual stream and logits rounded too, 0.036.
+Weights, and what the layers' products take and what is between gate and down, are float32 or bfloat16; all else is
+float32. Products are summed in float32 and not rounded where the machine has what that takes
+(`row_exact.has_float32_result`); elsewhere the unembedding is float32. Sampler and trainer of SmolLM2-135M are then
+0.007 nats apart; with rounded products 0.009, with a rounded residual stream and rounded logits too 0.036.
 
 In float32 on the CPU a row has the same bits in every batch, which is tried when the model is loaded; in bfloat16 where
 the trial succeeds. On another device the plain products run, without that promise.
@@ -54,10 +52,9 @@ from local_servers.tinker.engine.row_exact import (
 logger = logging.getLogger(__name__)
 
 Weights = dict[str, torch.Tensor]
-"""Weight matrices (out, in) by module name, `UNEMBED` included: all that LoRA can change. The factors of an
-adapter can stand beside its matrices, `<name>.lora_A` (rank, in) and `<name>.lora_B` (out, rank): a float32 matrix has
-them merged in, and they take the gradients; a bfloat16 matrix has not, and its product is the sum of both. Those of
-layers of one input are there once more as one (`SlotGroup.joined`)."""
+"""Weight matrices (out, in) by module name, `UNEMBED` included: all that LoRA can change. The factors of an adapter can
+stand beside its matrices, `<name>.lora_A` (rank, in) and `<name>.lora_B` (out, rank): a float32 matrix has them merged
+in, a bfloat16 matrix's product is the sum of both. Those of layers of one input are joined too (`SlotGroup.joined`)."""
 Product = Callable[[torch.Tensor, torch.Tensor, Factors | None, torch.dtype], torch.Tensor]
 """x (R, in), a matrix (out, in), factors beside it and the dtype of the result -> (R, out)."""
 RowAttention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
@@ -69,11 +66,11 @@ _ROTARY_BLOCK = 1024
 _PROBE_ROWS = 2 * TILE
 _PROBE_TOLERANCE = 1e-3
 _PROBE_STEP = 7919
-"""Tokens of the comparison are this far apart: rows of one kind, as the first of a vocabulary are, can make a model
-that was trained on texts so sensitive that bfloat16 tells nothing."""
+"""Tokens of the comparison are this far apart: to the neighbours at the start of a vocabulary a trained model can be
+too sensitive for bfloat16."""
 _LARGE_WEIGHTS = 50_000_000
-"""From so many weights on, a model on the CPU is `large`: its requests are long enough to be sampled in a process of
-their own, and take enough memory to give it back to the system at their end (of SmolLM2-135M 3.2 of 5 GB)."""
+"""From so many weights on, a model on the CPU is `large`: requests are worth a process of their own, and memory is
+given back to the system at their end (of SmolLM2-135M 3.2 of 5 GB)."""
 _ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Linear layers of a module that get the same input, by transformers' names."""
 
@@ -89,10 +86,8 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
 
 
 class _MergedProduct(torch.autograd.Function):
-    """x (..., in) times W' + bias -> (..., out), where W' = W + B A, with the gradients of x, A and B.
-
-    dA = B^T dY^T X and dB = dY^T X A^T are taken without dW' = dY^T X, which would cost as much as the product itself.
-    """
+    """x (..., in) times W' + bias -> (..., out), where W' = W + B A, with the gradients of x, A and B. Those of A and B
+    are taken without dW' = dY^T X, which would cost as much as the product itself."""
 
     @staticmethod
     def forward(
@@ -111,10 +106,9 @@ class _MergedProduct(torch.autograd.Function):
 
 class _RoundedProduct(torch.autograd.Function):
     """x (1, R, in) times [W, ...] + [B A, ...] of a group, not merged -> (1, R, sum of its outputs), with the gradients
-    of x and of each A and B: products of the dtype of the weight. The factors come `joined`, rounded to that dtype, and
-    once more one by one (A, ..., B, ...), float32, to take their gradients. A group that is not adapted has none.
-
-    `before` is applied to x first, and again in the backward pass, so that its result is not kept."""
+    of x and of each A and B. The factors come `joined`, rounded to the weight's dtype, and one by one (A, ..., B, ...),
+    float32, to take their gradients; None and none where the group is not adapted. `before` is applied to x first, and
+    again in the backward pass, so that its result is not kept."""
 
     @staticmethod
     def forward(
@@ -249,8 +243,8 @@ class ActivationSlot(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """An MLP of transformers, down(activation(gate(x)) * up(x)), whose three products are two where it is trained: what
-    lies between them is the widest of a layer, and of it only the outputs of gate and up are kept."""
+    """transformers' MLP, down(activation(gate(x)) * up(x)), whose three products are two where it is trained: what lies
+    between them, the widest of a layer, is not kept."""
 
     def __init__(self, mlp: nn.Module, pass_state: _PassState) -> None:
         super().__init__()
@@ -278,8 +272,7 @@ class GatedMLP(nn.Module):
 
 
 class _Normalised(torch.autograd.Function):
-    """RMSNorm of x (..., n) with a weight (n,) that is not trained. PyTorch's own keeps as much and takes twice as long
-    for both passes, as it goes over x some twenty times."""
+    """RMSNorm of x (..., n) with a weight (n,) that is not trained, in half the time of PyTorch's own."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -332,13 +325,11 @@ class RotaryTable(nn.Module):
     @torch.no_grad()
     def _grow(self, positions: int, x: torch.Tensor) -> None:
         like = torch.empty(1, dtype=x.dtype, device=x.device)
-        blocks = []
+        blocks = [(self.cos[None], self.sin[None])] if len(self.cos) else []
         for start in range(len(self.cos), positions, _ROTARY_BLOCK):
             blocks.append(self.rotary(like, torch.arange(start, start + _ROTARY_BLOCK, device=x.device)[None]))
-        if blocks:
-            old = [(self.cos[None], self.sin[None])] if len(self.cos) else []
-            self.cos = torch.cat([cos[0] for cos, _ in old + blocks])
-            self.sin = torch.cat([sin[0] for _, sin in old + blocks])
+        if len(self.cos) < positions:
+            self.cos, self.sin = (torch.cat([table[0] for table in tables]) for tables in zip(*blocks, strict=True))
 
 
 def _attention_entry(
@@ -365,22 +356,26 @@ class BaseModel:
     """A causal LM; `weights` are the base weights. Forward passes may run in several threads."""
 
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
-        """Loads the Hugging Face model in `folder`, replaces its linear layers, attention, activation and rotary
-        embedding by our own forms, and compares the logits of a few tokens with those of transformers' own form. Raises
-        SetupError for an architecture that is not supported or gives other logits, OutOfMemory if it does not fit."""
+        """Replaces the linear layers, attention, activation and rotary embedding of the model in `folder`, and compares
+        its logits with those of transformers' own form. Raises SetupError for an architecture that is not supported or
+        gives other logits, OutOfMemory if it does not fit."""
         self.folder, self.device, self.dtype = folder, device, dtype
-        name = str(dtype).removeprefix("torch.")
         self.needed_bytes = _needed_bytes(folder, device, dtype)
-        require_memory(self.needed_bytes, f"loading {folder} in {name}", device.type)
+        require_memory(self.needed_bytes, f"loading {folder} in {str(dtype).removeprefix('torch.')}", device.type)
         model = _loaded(folder, dtype).eval()
         model.requires_grad_(False).to(device)
-        self._read_sizes(model.config)
+        self.config: Any = model.config
+        self.context_length: int = self.config.max_position_embeddings
+        self.vocab_size: int = self.config.vocab_size
+        self.n_layers: int = self.config.num_hidden_layers
+        n_heads: int = self.config.num_attention_heads
+        self.n_kv_heads: int = getattr(self.config, "num_key_value_heads", None) or n_heads
+        self.head_dim: int = getattr(self.config, "head_dim", None) or self.config.hidden_size // n_heads
         self._pass_state = _PassState()
         self._backbone: Any = model.get_decoder()
         unembedding = model.get_output_embeddings().weight
-        self.weights: Weights = {
-            UNEMBED: unembedding if has_float32_result(unembedding, device) else unembedding.float()
-        }
+        float32_result = has_float32_result(unembedding, device)
+        self.weights: Weights = {UNEMBED: unembedding if float32_result else unembedding.float()}
         # What transformers' own form computes, before its parts are replaced.
         tokens = torch.arange(1, _PROBE_ROWS + 1, device=device) * _PROBE_STEP % self.vocab_size
         rounded, expected = self._reference_logits(model, tokens)  # in `dtype`, and in float32
@@ -393,8 +388,7 @@ class BaseModel:
         self._backbone.rotary_emb = RotaryTable(self._backbone.rotary_emb)
         self._row_exact_product: RowExactProduct | None = None
         self._refuse_other_results(tokens, expected)
-        # Gives a row the same bits in any batch, so that a request's samples do not depend on what runs beside it. On a
-        # GPU its many small products would cost too much.
+        # On a GPU its many small products would cost too much.
         if device.type == "cpu":
             self._row_exact_product = self._tried_row_exact_product(tokens)
         if dtype == torch.bfloat16:
@@ -402,26 +396,21 @@ class BaseModel:
         if self.large:  # of SmolLM2-135M half a gigabyte was needed to load and compare it
             return_freed_memory()
 
-    def _read_sizes(self, config: Any) -> None:
-        self.config = config
-        self.context_length: int = config.max_position_embeddings
-        self.vocab_size: int = config.vocab_size
-        self.n_layers: int = config.num_hidden_layers
-        n_heads: int = config.num_attention_heads
-        self.n_kv_heads: int = getattr(config, "num_key_value_heads", None) or n_heads
-        self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // n_heads
-
     @torch.no_grad()
     def _reference_logits(self, model: PreTrainedModel, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits (tokens, vocabulary) of transformers' own form of the model: with all of it in the model's dtype, and
-        in float32. Its linear layers compute in float32 from here on."""
+        with float32 activations. Its linear layers take their weights as float32 from here on."""
         model.set_attn_implementation("eager")
         rounded = model(tokens[None], use_cache=False).logits[0].float()
         embedding = self._backbone.get_input_embeddings()
         if embedding.weight is model.get_output_embeddings().weight:
             # A float32 copy of the unembedding has the same numbers: keep one table and not two.
             embedding.weight = nn.Parameter(self.weights[UNEMBED], requires_grad=False)
-        return rounded, _float32_logits(model, tokens)
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.forward = partial(_linear, weight=module.weight, bias=module.bias)  # type: ignore[method-assign]
+        embedded = model.get_input_embeddings()(tokens).float()
+        return rounded, cast(torch.Tensor, model(inputs_embeds=embedded[None], use_cache=False).logits[0])
 
     def _replace_layers(self, module: nn.Module, path: str) -> None:
         slots = []
@@ -460,16 +449,13 @@ class BaseModel:
         self._groups.append(group)
 
     def _refuse_unknown_parts(self) -> None:
-        """Raises SetupError for parts that the local engine cannot compute, or would compute in another way that the
-        comparison with transformers' logits does not show: that takes a few tokens, and a window, a cap or a scaling of
-        positions has an effect on long or unusual sequences alone."""
+        """Raises SetupError for parts that the local engine cannot compute, or would compute in another way that only
+        long or unusual sequences show: the comparison with transformers' logits takes a few tokens."""
         kind = self.config.model_type
         layer_types = getattr(self.config, "layer_types", None)
         window = getattr(self.config, "sliding_window", None) or self.context_length
         if window < self.context_length and (layer_types is None or "sliding_attention" in layer_types):
-            raise SetupError(
-                f"{self.folder}: {kind} with sliding-window attention is not supported by the local engine"
-            )
+            raise SetupError(f"{self.folder}: sliding-window attention ({kind}) is not supported by the local engine")
         rope = getattr(self.config, "rope_parameters", None) or {}
         if rope.get("rope_type", "default") in _LENGTH_DEPENDENT_ROPE:
             raise SetupError(f"{self.folder}: rotary scaling {rope['rope_type']} is not supported by the local engine")
@@ -501,8 +487,8 @@ class BaseModel:
         return self.row_exact_logits(self.weights, hidden[starts[-1] : total])
 
     def _refuse_other_results(self, tokens: torch.Tensor, expected: torch.Tensor) -> None:
-        """Our form of the model must compute what transformers' plain form does. Both compute in float32 here: rounding
-        to bfloat16 would hide a difference of the forms."""
+        """Raises SetupError where our form of the model computes something else than transformers' plain form. Both in
+        float32: rounding to bfloat16 would hide a difference of the forms."""
         refusal = f"{self.folder}: the local engine does not reproduce this {self.config.model_type} model"
         supported = "it runs Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3 and models built like them"
         try:
@@ -517,9 +503,8 @@ class BaseModel:
             raise SetupError(f"{refusal} (largest difference {difference:.2g}); {supported}")
 
     def _tried_row_exact_product(self, tokens: torch.Tensor) -> RowExactProduct | None:
-        """The product that gives a row the same bits in any batch, tried on every shape and on the whole model; with
-        an adapter's factors beside a matrix it is tried when they are first used. None where bfloat16 has none; raises
-        RuntimeError where float32 has none."""
+        """The product that gives a row the same bits in any batch, tried on every shape and on the whole model. None
+        where bfloat16 has none; raises RuntimeError where float32 has none."""
         try:
             self._row_exact_product = RowExactProduct()
             for group in self._groups:
@@ -538,8 +523,8 @@ class BaseModel:
             return None
 
     def _refuse_coarse_results(self, tokens: torch.Tensor, expected: torch.Tensor, rounded: torch.Tensor) -> None:
-        """In bfloat16, log-probabilities must differ from those of float32 by what rounding explains: in the mean of
-        squares no more than those of transformers' own bfloat16 form, `rounded`, which rounds activations too."""
+        """Raises SetupError where bfloat16's log-probabilities are further from float32's, in the mean of squares, than
+        those of transformers' own bfloat16 form, `rounded`, which rounds activations too."""
         found = self._probe([tokens])
         ours, theirs = (
             float((logits.log_softmax(dim=1) - expected.log_softmax(dim=1)).square().mean().sqrt())
@@ -566,12 +551,10 @@ class BaseModel:
         row_exact: bool,
         in_float32: bool = False,
     ) -> torch.Tensor:
-        """Hidden states (R, hidden) to unembed of packed rows, the tokens of one or more sequences: `tokens` and
-        `positions` are (R,) int64, `attention` knows which rows see which.
-
-        With `row_exact` a row has the same bits in any batch; rows must then come in whole tiles (`padded_rows`).
-        Otherwise the result is differentiable in `weights`. With `in_float32` products are float32, whatever the dtype
-        of the weights, and LoRA factors are left out: for the comparison with transformers when a model is loaded."""
+        """Hidden states (R, hidden) to unembed of packed rows: `tokens` and `positions` are (R,) int64, `attention`
+        knows which rows see which. With `row_exact` a row has the same bits in any batch; rows must then come in whole
+        tiles (`padded_rows`). Otherwise the result is differentiable in `weights`. `in_float32` is for the comparison
+        with transformers: products are float32 whatever the dtype of the weights, without LoRA factors."""
         # transformers calls the layers without our arguments: they read them from this object, which is thread-local.
         state = self._pass_state
         state.weights, state.in_float32 = weights, in_float32
@@ -618,15 +601,9 @@ def _loadable(folder: Path) -> Iterator[None]:
 
 
 def _loaded(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    options = {"attn_implementation": _ATTENTION, "local_files_only": True, "trust_remote_code": False}
     with _loadable(folder):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation=_ATTENTION,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
     model, found = loaded
     if missing := sorted(found["missing_keys"]):
         # transformers makes up what a file lacks.
@@ -634,19 +611,8 @@ def _loaded(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     return cast(PreTrainedModel, model)
 
 
-def _float32_logits(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
-    """Logits (tokens, vocabulary) of transformers' own form of the model with float32 activations; its linear layers
-    take their weights as float32 from here on."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.forward = partial(_linear, weight=module.weight, bias=module.bias)  # type: ignore[method-assign]
-    embedded = model.get_input_embeddings()(tokens).float()
-    return cast(torch.Tensor, model(inputs_embeds=embedded[None], use_cache=False).logits[0])
-
-
 def _needed_bytes(folder: Path, device: torch.device, dtype: torch.dtype) -> int:
-    """The memory of the weights of the model in the folder, of packed copies, and of an unembedding in float32, without
-    loading them."""
+    """The memory of a model's weights, of packed copies, and of a float32 unembedding, without loading them."""
     with _loadable(folder), torch.device("meta"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)

@@ -10,8 +10,7 @@ from local_servers.tinker.engine_types import SampleSpec
 from local_servers.tinker.refusal import BadRequest
 
 _BLOCK = 64
-_SUMMED = 256
-"""Probabilities that are summed to one number before a token is looked for."""
+_SUMMED = 256  # probabilities that are summed to one number before a token is looked for
 _SLACK_TOKENS = 8
 
 
@@ -35,12 +34,11 @@ class UniformDraws:
 
 def draw_tokens(logits: torch.Tensor, spec: SampleSpec, uniforms: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens (G,) drawn from logits (G, V), or (1, V) shared by all, with their log-probabilities (G,) in the
-    distribution scaled by the temperature.
+    distribution scaled by the temperature, before it is cut.
 
-    Temperature 0 takes the likeliest token; its log-probability is the one at temperature 1, as the limit, 0 for
-    every token, would say nothing. Otherwise the scaled distribution is cut to `top_k` tokens, then to the smallest set
-    that holds `top_p`, renormalised, and inverted at `uniforms` (G,); the log-probabilities are those before the cut.
-    Raises BadRequest for logits that are no numbers."""
+    Temperature 0 takes the likeliest token; its log-probability is the one at temperature 1, as the limit would be 0.
+    Otherwise the scaled distribution is cut to `top_k` tokens, then to the smallest set that holds `top_p`,
+    renormalised, and inverted at `uniforms` (G,). Raises BadRequest for logits that are no numbers."""
     n_samples = len(uniforms)
     if spec.temperature == 0:
         tokens = logits.argmax(dim=1).expand(n_samples)
@@ -51,8 +49,13 @@ def draw_tokens(logits: torch.Tensor, spec: SampleSpec, uniforms: np.ndarray) ->
     if 0 < spec.top_k < logits.shape[1] or spec.top_p < 1:
         # Stable: equal probabilities, as rare tokens have, keep their order, and a uniform number its token.
         kept, order = probs.sort(dim=1, descending=True, stable=True)
-        ranks = _invert(_truncate(kept, spec), uniforms)
-        tokens = _at(order, ranks)
+        kept = kept[:, : spec.top_k] if spec.top_k > 0 else kept
+        if spec.top_p < 1:
+            before = kept.double().cumsum(dim=1) - kept
+            within = before < spec.top_p * kept.double().sum(dim=1, keepdim=True)
+            within[:, 0] = True  # however small top_p is: of an empty set nothing can be drawn
+            kept = kept * within
+        tokens = _at(order, _invert(kept, uniforms))
     else:
         tokens = _invert(probs, uniforms)
     return tokens, _at(probs, tokens).log()
@@ -63,26 +66,10 @@ def _at(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return values.expand(len(places), -1).gather(1, places[:, None])[:, 0]
 
 
-def _truncate(probs: torch.Tensor, spec: SampleSpec) -> torch.Tensor:
-    """Descending probabilities (G, V) with those outside top_k and top_p set to zero."""
-    if spec.top_k > 0:
-        probs = probs[:, : spec.top_k]
-    if spec.top_p < 1:
-        before = probs.double().cumsum(dim=1) - probs
-        target = spec.top_p * probs.double().sum(dim=1, keepdim=True)
-        keep = before < target
-        # However small top_p is: of an empty set nothing can be drawn.
-        keep[:, 0] = True
-        probs = probs * keep
-    return probs
-
-
 def _invert(probs: torch.Tensor, uniforms: np.ndarray) -> torch.Tensor:
     """Samples by inverting the distribution: the index (G,) at which the cumulative sum of probs (G or 1, V) passes
-    each uniform (G,) times its total.
-
-    Sums of blocks are searched first, then the tokens of the one block that is found: that is cheaper than a cumulative
-    sum of all tokens. Raises BadRequest where the total is no number."""
+    each uniform (G,) times its total. Searches sums of blocks first, then one block: cheaper than a cumulative sum of
+    all tokens. Raises BadRequest where the total is no number."""
     n_samples = len(uniforms)
     probs = F.pad(probs, (0, -probs.shape[1] % _SUMMED)) if probs.shape[1] % _SUMMED else probs
     blocks = probs.view(len(probs), -1, _SUMMED)
@@ -116,11 +103,10 @@ def _passed(sums: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 class StopRule:
-    """Decides after each token whether a sequence ends; the token that completes a stop string is kept, as a stop token
-    is."""
+    """Decides after each token whether a sequence ends, which keeps its stop token or string. `limit` is the number of
+    tokens allowed; a tokenizer is needed only for stop strings."""
 
     def __init__(self, spec: SampleSpec, limit: int, tokenizer: Any | None) -> None:
-        """`limit` is the number of tokens allowed; a tokenizer is needed only for stop strings."""
         self._tokens = frozenset(spec.stop_tokens)
         self._strings = [string for string in spec.stop_strings if string]
         self._limit = limit

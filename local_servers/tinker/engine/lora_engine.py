@@ -21,17 +21,14 @@ from local_servers.tinker.refusal import BadRequest, about_datum
 
 MAX_SAMPLES = 4096
 MAX_TOP_K_LOGPROBS = 1024
-COLDEST, HOTTEST = 0.01, 100.0
-"""Temperatures that differ from greedy and from uniform sampling; a colder one overflows."""
+COLDEST, HOTTEST = 0.01, 100.0  # temperatures that differ from greedy and from uniform sampling; a colder one overflows
 _CACHE_ROOM = 4 << 30
-_DRAW_BYTES = 40
-"""A token's part in drawing: logits and probabilities, sorted and summed in double precision."""
+_DRAW_BYTES = 40  # a token's part in drawing: logits and probabilities, sorted and summed in double precision
 
 
 class Engine:
-    """One base model folder. Training calls come from one thread, sampling calls from another or the same;
-    each adapter's calls in order. On the CPU the same calls give the same bits on the same machine, whatever runs
-    beside them."""
+    """One base model folder. Training calls come from one thread, sampling calls from another or the same; each
+    adapter's calls in order. On the CPU the same calls give the same bits on the same machine."""
 
     def __init__(
         self,
@@ -45,10 +42,9 @@ class Engine:
         """Loads a Hugging Face causal LM onto `device` (cpu or cuda), with the layers' weights in `dtype` (float32
         or bfloat16). Raises SetupError if its architecture is not supported, OutOfMemory if it does not fit.
 
-        `max_batch_rows` samples take a step together, by default 256, on a GPU 1,024. `threads` is how many threads
-        share one operation, for the whole process; another number gives other bits. One is best, as sampling deals its
-        requests and training its micro-batches to the cores: two gain little on idle cores, and on busy ones every
-        operation waits for the slower thread (sampling on nano took ten times as long)."""
+        `max_batch_rows` samples take a step together, by default 256, on a GPU 1,024. `threads` share one operation,
+        for the whole process; another number gives other bits. One is best, as requests and micro-batches are dealt to
+        the cores, and on busy ones every operation waits for the slower thread (ten times as long on nano)."""
         torch.set_num_threads(threads)
         self.folder = folder
         self._model = BaseModel(folder, torch.device(device), getattr(torch, dtype))
@@ -57,7 +53,7 @@ class Engine:
             self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         on_cpu = device == "cpu"
         self._max_batch_rows = max_batch_rows or (256 if on_cpu else 1024)
-        # Whether each sample of a request is run as a request of its own. A GPU is slow where there are many calls, and
+        # Whether each sample of a request is run as a request of its own: a GPU is slow where there are many calls, and
         # one attention call can take requests for one sample from any prompt. The CPU is quicker with a call for each
         # whole request, which reads the keys of the prompt once for all samples.
         self.splits_samples = not on_cpu
@@ -87,7 +83,7 @@ class Engine:
         self, adapter: Adapter, datums: list[TrainDatum], loss: str, config: dict[str, float], *, backward: bool
     ) -> LossOutput:
         """Losses of the datums, summed over tokens; with `backward`, gradients are added to the adapter's. Raises
-        BadRequest before any work if the request is invalid."""
+        BadRequest as `validate`."""
         self.validate(datums, loss, config)
         output = run_datums(self._model, adapter, datums, loss, config, backward=backward)
         if self.large:
@@ -95,8 +91,7 @@ class Engine:
         return output
 
     def optim_step(self, adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
-        """Makes one Adam step on the accumulated gradients, which it clears. Raises BadRequest if there are none, or if
-        they are not finite."""
+        """`adam_step`."""
         return adam_step(adapter, settings)
 
     def validate(self, datums: list[TrainDatum], loss: str, config: dict[str, float]) -> None:
@@ -113,7 +108,7 @@ class Engine:
         return adapter.adapted_weights(self._model.weights).snapshot
 
     def sampler_weights(self, adapter: Adapter | None) -> Weights:
-        """What the adapter makes of the weights now, which later steps do not change; None means the base model. Raises
+        """The base model's weights, or what the adapter makes of them now, which later steps do not change. Raises
         OutOfMemory before it makes a copy that there is no room for."""
         return self._model.weights if adapter is None else adapter.adapted_weights(self._model.weights)
 
@@ -143,7 +138,7 @@ class Engine:
 
     def running_request(self, weights: Weights, spec: SampleSpec) -> RunningRequest:
         """A valid request, ready to be put into a batch. Raises OutOfMemory if there is no room for its prompt and its
-        first token; its cache asks for room as it grows."""
+        first token."""
         need = len(spec.prompt) * self._position_bytes + spec.num_samples * self.vocab_size * _DRAW_BYTES
         what = f"sampling {spec.num_samples} completions of {len(spec.prompt)} prompt tokens"
         require_memory(need, what, self._model.device.type)
@@ -206,10 +201,8 @@ def _check_datum(datum: TrainDatum, loss: str, vocab_size: int, context_length: 
             raise BadRequest(f"{name} has shape {values.shape}, model_input has {len(tokens)} tokens")
         if name == "target_tokens":
             _check_tokens(values, vocab_size, name)
-        elif not np.isfinite(values).all():
-            raise BadRequest(
-                f"{name} has a value that is not finite, at position {int(np.argmin(np.isfinite(values)))}"
-            )
+        elif not (finite := np.isfinite(values)).all():
+            raise BadRequest(f"{name} has a value that is not finite, at position {int(np.argmin(finite))}")
     if LOSSES[loss].divergence:
         if datum.sampler is None:
             raise BadRequest(f"{loss} needs the sampler's recorded distributions")
@@ -225,27 +218,22 @@ def _check_sample(spec: SampleSpec, vocab_size: int, context_length: int, *, has
     _check_tokens(np.asarray(spec.prompt), vocab_size, "the prompt")
     scores_only = spec.prompt_logprobs or spec.topk_prompt_logprobs > 0
     if len(spec.prompt) > context_length - (0 if scores_only else 1):
-        raise BadRequest(
-            f"the prompt has {len(spec.prompt)} tokens and leaves no room in the model's context of {context_length}"
-        )
+        left = f"no room in the model's context of {context_length}"
+        raise BadRequest(f"the prompt has {len(spec.prompt)} tokens and leaves {left}")
     if not 1 <= spec.num_samples <= MAX_SAMPLES:
         raise BadRequest(f"num_samples must be at least 1 and at most {MAX_SAMPLES}, not {spec.num_samples}")
     if spec.max_tokens < 1:
         raise BadRequest(f"max_tokens must be at least 1, not {spec.max_tokens}")
     if spec.temperature != 0 and not COLDEST <= spec.temperature <= HOTTEST:
-        raise BadRequest(
-            f"temperature must be 0 (greedy), or from {COLDEST:g} to {HOTTEST:g}, not {spec.temperature}: dividing by "
-            "less overflows"
-        )
+        allowed = f"0 (greedy), or from {COLDEST:g} to {HOTTEST:g}"
+        raise BadRequest(f"temperature must be {allowed}, not {spec.temperature}: dividing by less overflows")
     if not 0 < spec.top_p <= 1:
         raise BadRequest(f"top_p must be in (0, 1], not {spec.top_p}")
     if spec.top_k < -1:
         raise BadRequest(f"top_k must be positive, or -1 or 0 for no limit, not {spec.top_k}")
     if not 0 <= spec.topk_prompt_logprobs <= MAX_TOP_K_LOGPROBS:
-        raise BadRequest(
-            f"topk_prompt_logprobs must not be negative, nor more than {MAX_TOP_K_LOGPROBS}, "
-            f"but is {spec.topk_prompt_logprobs}"
-        )
+        allowed = f"not be negative, nor more than {MAX_TOP_K_LOGPROBS}"
+        raise BadRequest(f"topk_prompt_logprobs must {allowed}, but is {spec.topk_prompt_logprobs}")
     if spec.stop_tokens:
         _check_tokens(np.asarray(spec.stop_tokens), vocab_size, "stop")
     if spec.stop_strings and not has_tokenizer:

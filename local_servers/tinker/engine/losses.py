@@ -1,14 +1,11 @@
 """The losses, as Tinker defines them: sums over tokens, https://tinker-docs.thinkingmachines.ai/tinker/losses.
 
-A loss is one entry of LOSSES: what it reads, what it can be told, and its value; servers offer what stands there. Each
-formula is in docs/local-servers.md too, in a table that is written from this one: l is the target's log-probability, q
-the sampler's, A the advantage, w the weight (1 if left out), r = exp(l - q), and sg(.) a value without its gradient.
-
-gspo's ratio s is of the sequence, m being the mean of l - q over the targets that `sequence_ratio_mask` marks; it has
-the gradient of the target's own l.
-
-`clip_low_threshold` and `clip_high_threshold` are absolute ratios. What the service takes for gspo and dro by default
-is not known here: these are ppo's thresholds, and the beta of its documents' example.
+A loss is one entry of LOSSES: what it reads, what it can be told, and its value; servers offer what stands there. In
+the formulas, which docs/local-servers.md lists from here, l is the target's log-probability, q the sampler's, A the
+advantage, w the weight (1 if left out), r = exp(l - q), and sg(.) a value without its gradient. gspo's ratio s is of
+the sequence, m being the mean of l - q over the targets that `sequence_ratio_mask` marks; it has the gradient of the
+target's own l. `clip_low_threshold` and `clip_high_threshold` are absolute ratios. What the service takes for gspo and
+dro by default is not known here: these are ppo's thresholds, and the beta of its documents' example.
 
 stable_reinforce has the interface of the service's loss of this name, whose objective is not published: what follows
 is OURS and not the service's. It is REINFORCE with PPO's penalty on the divergence from the policy that sampled
@@ -16,9 +13,9 @@ is OURS and not the service's. It is REINFORCE with PPO's penalty on the diverge
 
     KL(Q || P) = sum over v in K of Q(v) (log Q(v) - log P(v))  +  Q' (log Q' - log P')
 
-K are the sampler's likeliest tokens at the position, as they were recorded, Q and P the sampler's and the trainer's
-probabilities of them, both at temperature 1 whatever temperature drew the tokens, and Q' and P' the two remainders,
-1 less the sum over K, at least 1e-6: all other tokens count as one. `kl_coeff` is 0.01, as the service's.
+K are the sampler's likeliest tokens at the position, as recorded, Q and P the sampler's and the trainer's probabilities
+of them, at temperature 1 whatever temperature drew the tokens, and Q' and P' the two remainders, 1 less the sum over K,
+at least 1e-6: all other tokens count as one. `kl_coeff` is 0.01, as the service's.
 """
 
 import math
@@ -28,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from local_servers.tinker.engine_types import SamplerTopK, TrainDatum
+from local_servers.tinker.engine_types import TrainDatum
 from local_servers.tinker.refusal import BadRequest
 
 if TYPE_CHECKING:
@@ -44,8 +41,7 @@ MASK = "sequence_ratio_mask"
 class Loss:
     """`formula` is each target's loss, for people. `of_targets(current, inputs, config)` works it out: (T,), from the
     log-probabilities `current` (T,), whose gradient is wanted, and the `inputs` (T,) of a datum by name, float32.
-    `config` has the defaults. A loss with a `divergence` reads the sampler's recorded distributions: that is the name
-    of the setting that weighs KL(Q || P)."""
+    `config` has the defaults. `divergence` names the setting that weighs KL(Q || P), where a loss has that."""
 
     formula: str
     inputs: tuple[str, ...]
@@ -112,8 +108,7 @@ LOSSES: dict[str, Loss] = {
         divergence="kl_coeff",
     ),
 }
-_LEAST_REMAINDER = 1e-6
-"""A remainder is the difference of two numbers near 1 and of no meaning below their error."""
+_LEAST_REMAINDER = 1e-6  # a remainder is the difference of two numbers near 1 and of no meaning below their error
 
 
 def checked_config(loss: str, config: dict[str, float]) -> dict[str, float]:
@@ -156,10 +151,7 @@ def token_losses(
     loss: str, datum: TrainDatum, logprobs: np.ndarray, config: dict[str, float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the loss of each target of a datum (T,) and the derivative of their sum with respect to each of
-    `logprobs` (N,), both float32. `config` comes from `checked_config`.
-
-    `logprobs` (N,) are those of `scored_tokens`: first the T targets', then, where the loss weighs the divergence from
-    the sampler, those of the k tokens that the sampler recorded at each of S positions (N = T + S * k)."""
+    `logprobs` (N,), both float32. `config` comes from `checked_config`, `logprobs` are those of `scored_tokens`."""
     import torch
 
     rule, n_targets = LOSSES[loss], len(datum.tokens)
@@ -169,9 +161,15 @@ def token_losses(
     losses = rule.of_targets(current[:n_targets], inputs, config)
     if _reads_sampler(loss, config):
         assert datum.sampler is not None
-        penalty = config[rule.divergence] * _divergence(datum.sampler, current[n_targets:])  # (S,)
-        recorded_at = torch.from_numpy(datum.sampler.positions)
-        losses = losses.index_add(0, recorded_at, penalty)  # to the losses of the targets at the same positions
+        # KL(Q || P) at each recorded position (S,)
+        trainer = current[n_targets:].double().reshape(datum.sampler.tokens.shape)
+        recorded = torch.from_numpy(datum.sampler.logprobs).double()
+        shares = recorded.exp()
+        p_rest, q_rest = ((1 - part.sum(dim=1)).clamp(min=_LEAST_REMAINDER) for part in (trainer.exp(), shares))
+        inside = (shares * (recorded - trainer)).sum(dim=1)
+        penalty = config[rule.divergence] * (inside + q_rest * (q_rest.log() - p_rest.log())).float()
+        # added to the losses of the targets at the same positions
+        losses = losses.index_add(0, torch.from_numpy(datum.sampler.positions), penalty)
     (slope,) = torch.autograd.grad(losses.sum(), current)
     return losses.detach().numpy(), slope.numpy()
 
@@ -179,15 +177,3 @@ def token_losses(
 def _reads_sampler(loss: str, config: dict[str, float]) -> bool:
     setting = LOSSES[loss].divergence
     return bool(setting) and config[setting] > 0
-
-
-def _divergence(sampler: SamplerTopK, current: "torch.Tensor") -> "torch.Tensor":
-    """KL(Q || P) at each recorded position (S,), from the trainer's log-probabilities (S * k,) of its tokens."""
-    import torch
-
-    trainer = current.double().reshape(sampler.tokens.shape)
-    recorded = torch.from_numpy(sampler.logprobs).double()
-    shares = recorded.exp()
-    p_rest, q_rest = ((1 - part.sum(dim=1)).clamp(min=_LEAST_REMAINDER) for part in (trainer.exp(), shares))
-    inside = (shares * (recorded - trainer)).sum(dim=1)
-    return (inside + q_rest * (q_rest.log() - p_rest.log())).float()

@@ -1,13 +1,11 @@
 """Packing training sequences, and attention over them: a shared prefix is computed once, micro-batches stay under a
 token budget.
 
-Sequences are sorted, so that those of a group stand side by side; a run of neighbours becomes one
-`PackedGroup` when sharing their longest common prefix saves rows. Its rows are the prefix, then the suffixes
-in buckets of near-equal length (padded at the end, where causal attention never looks). A group that is larger than a
-micro-batch becomes a `Series`: the prefix has a pass of its own, from which micro-batches of suffixes go on.
-
-Prefix tokens attend to the prefix, a suffix to the prefix and to itself. Gradients of all suffixes flow back into the
-one copy of the prefix.
+Sequences are sorted, so that those of a group stand side by side; a run of neighbours becomes one `PackedGroup` when
+sharing their longest common prefix saves rows. Its rows are the prefix, then the suffixes in buckets of near-equal
+length (padded at the end, where causal attention never looks). A group that is larger than a micro-batch becomes a
+`Series`: the prefix has a pass of its own, from which micro-batches of suffixes go on. A suffix attends to the prefix
+and to itself, and gradients of all suffixes flow back into the one copy of the prefix.
 """
 
 from collections.abc import Callable
@@ -19,15 +17,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-_BUCKET_WASTE = 0.15
-"""The share of padding that a bucket may have before another one is opened."""
-_BUCKET_KEYS = 16384
-"""Keys of a bucket, prefix copies included; bounds its memory."""
+_BUCKET_WASTE = 0.15  # the share of padding that a bucket may have before another one is opened
+_BUCKET_KEYS = 16384  # keys of a bucket, prefix copies included; bounds its memory
 _ROWS_PER_PREFIX_ROW = 8
-"""A series has about so many suffix rows for each row of its prefix. With more, one group would keep one thread busy
-and the others idle."""
-_QUERY_BLOCK = 512
-"""Suffix positions attended at a time, so that the mask stays small."""
+"""A series has about so many suffix rows for each row of its prefix: with more, one thread would have most to do."""
+_QUERY_BLOCK = 512  # suffix positions attended at a time, so that the mask stays small
 
 
 @dataclass(frozen=True)
@@ -49,8 +43,7 @@ class PackedGroup:
 
 
 class DatumRows(NamedTuple):
-    """The rows (T,) of the tokens of a request's datum, numbered through its series; `number` is the datum's index in
-    the request."""
+    """The rows (T,), numbered through a series, of the tokens of the request's datum with index `number`."""
 
     number: int
     rows: np.ndarray
@@ -58,8 +51,8 @@ class DatumRows(NamedTuple):
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Packed rows: `tokens` and `positions` (R,), the groups they form, and the rows of each datum in it. In a series
-    with a prefix, groups have none, and their suffixes attend to the series's."""
+    """Packed rows: `tokens` and `positions` (R,), the groups they form, and the rows of each datum. In a series with a
+    prefix, groups have none, and their suffixes attend to the series's."""
 
     tokens: np.ndarray
     positions: np.ndarray
@@ -68,9 +61,8 @@ class MicroBatch:
 
 
 class Series(NamedTuple):
-    """`prefix` (P,) tokens that are run once, and the micro-batches of suffixes that go on from them. P is 0 where a
-    micro-batch has its prefixes in itself; the series is then that one. The rows of a series are numbered from those of
-    the prefix through all micro-batches."""
+    """`prefix` (P,) tokens that are run once, and the micro-batches of suffixes that go on from them; P is 0 where the
+    one micro-batch has its prefixes in itself. Rows are numbered from those of the prefix through all micro-batches."""
 
     prefix: np.ndarray
     batches: list[MicroBatch]
@@ -106,11 +98,9 @@ def group_by_prefix(sequences: list[np.ndarray]) -> list[tuple[int, list[int]]]:
 
 
 def bucket_by_length(lengths: list[int], prefix: int, most_keys: int) -> list[list[int]]:
-    """Groups suffixes of one prefix, given their `lengths`, into buckets, each of which is padded to its longest and
-    computed at once. Returns indices into `lengths` per bucket, longest first; empty suffixes are left out.
-
-    A bucket has little padding. Each of its suffixes gets a copy of the prefix's keys: `most_keys` bounds the keys of a
-    bucket of several."""
+    """Groups suffixes of one prefix, given their `lengths`, into buckets with little padding, each of which is padded
+    to its longest and computed at once. Returns indices into `lengths` per bucket, longest first, without empty
+    suffixes. `most_keys` bounds the keys of a bucket of several, whose suffixes each get a copy of the prefix's."""
     buckets: list[list[int]] = []
     filled = 0  # tokens without padding in the last bucket
     for place in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
@@ -133,8 +123,8 @@ class _Packer:
     """Collects groups until a micro-batch is full."""
 
     def __init__(self, rows_before: int = 0) -> None:
-        """`rows_before` are those of its series, the prefix of all that is added among them; 0: the micro-batch has its
-        prefixes in itself."""
+        """`rows_before` are those of its series, the prefix among them; 0: the micro-batch has its prefixes in
+        itself."""
         self.rows = 0
         self._rows_before = rows_before
         self._tokens: list[np.ndarray] = []
@@ -178,8 +168,7 @@ class _Packer:
 
 def pack(sequences: list[np.ndarray], usual_tokens: int) -> list[Series]:
     """Packs token sequences into micro-batches of about `usual_tokens` rows; one sequence alone may be longer. Those
-    with a common prefix (completions of one prompt) share its rows. The same sequences are packed the same in whatever
-    order they come."""
+    with a common prefix share its rows. The result does not depend on the order of the sequences."""
     packed = []
     packer = _Packer()
     no_prefix = np.empty(0, dtype=np.int64)
@@ -210,9 +199,8 @@ def _fitting(sequences: list[np.ndarray], prefix: int, members: list[int], rows:
 
 
 def _series(sequences: list[np.ndarray], prefix: int, members: list[int], usual_tokens: int) -> list[Series]:
-    """The members of one group. Members of similar length share a micro-batch. The micro-batches are dealt to several
-    series where each gets `_ROWS_PER_PREFIX_ROW` rows per row of the prefix: each runs the prefix once, and threads can
-    share the group."""
+    """The members of one group, in micro-batches of similar lengths, which are dealt to several series where each gets
+    `_ROWS_PER_PREFIX_ROW` rows per row of the prefix: each runs the prefix once, and threads can share the group."""
     members = sorted(members, key=lambda member: -len(sequences[member]))
     parts = []
     while members:
@@ -263,8 +251,8 @@ class TreeAttention:
     def _bucket(
         self, bucket: Bucket, prefix: KeysAndValues, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """Attention of a bucket: the suffixes of one prefix, padded to one length, each see the prefix and themselves.
-        Returns (rows of the bucket, H, d). q is (R, H, d), k and v are (R, KV, d)."""
+        """Attention of a bucket, whose suffixes each see the prefix and themselves: q is (R, H, d), k and v are (R, KV,
+        d), the result (rows of the bucket, H, d)."""
         n, length = bucket.count, bucket.length
         (heads, d), kv = q.shape[1:], k.shape[1]
         group = heads // kv  # query heads that share a key head
@@ -290,8 +278,8 @@ class TreeAttention:
         return by_head.permute(0, 3, 1, 2, 4).reshape(n * length, heads, d)
 
     def _mask(self, seen: int, queries: int, repeat: int, device: torch.device) -> torch.Tensor:
-        """(repeat * queries, seen), 0 or -inf: the last `queries` of `seen` positions, each sees those up to itself. A
-        mask of booleans would be turned into such a one, and kept for the backward pass, in every layer."""
+        """(repeat * queries, seen), 0 or -inf: the last `queries` of `seen` positions, each sees those up to itself.
+        Not of booleans, which would be turned into such a mask, and kept for the backward pass, in every layer."""
         key = (seen, queries, repeat)
         if key not in self._masks:
             mask = torch.full((queries, seen), -torch.inf, device=device)
@@ -308,8 +296,8 @@ def _suffix_queries(q: torch.Tensor, rows: slice, count: int, n_kv_heads: int, s
 def _suffix_keys(
     x: torch.Tensor, prefix: torch.Tensor, rows: slice, count: int, seen: int | None = None
 ) -> torch.Tensor:
-    """The first `seen` keys, or values, of each of a bucket's suffixes: those of the prefix (P, KV, d), then its own of
-    x (R, KV, d). Returns (count, KV, seen, d)."""
+    """The first `seen` keys, or values, of each of a bucket's suffixes, those of the prefix (P, KV, d) and its own of x
+    (R, KV, d): (count, KV, seen, d)."""
     own = x[rows].view(count, -1, *x.shape[1:])
     return torch.cat([prefix.expand(count, -1, -1, -1), own], dim=1).transpose(1, 2)[:, :, :seen]
 
@@ -333,17 +321,14 @@ def _attention(
     again: tuple[Callable[[], torch.Tensor], ...],
     **options: Any,
 ) -> torch.Tensor:
-    """PyTorch's attention of queries, keys and values. They are copies of rows, which would be a fifth of what a
-    micro-batch of SmolLM2-135M keeps for its backward pass: that makes each of them `again`."""
+    """PyTorch's attention of queries, keys and values, copies of rows that are not kept for the backward pass: it makes
+    each of them `again`."""
     made = dict(zip(map(_place, inputs), again, strict=True))
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor | Callable[[], torch.Tensor]:
-        return made.get(_place(tensor), tensor)
 
     def take(kept: torch.Tensor | Callable[[], torch.Tensor]) -> torch.Tensor:
         return kept if isinstance(kept, torch.Tensor) else kept()
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, take):
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: made.get(_place(tensor), tensor), take):
         return F.scaled_dot_product_attention(*inputs, **options)
 
 

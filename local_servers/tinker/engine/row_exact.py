@@ -16,7 +16,7 @@ import functools
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,21 +26,16 @@ import torch.nn.functional as F
 logger = logging.getLogger(__name__)
 
 TILE = 32
-"""Batches come in multiples of so many rows. MKL on AVX-512 has other kernels below 12 rows; 32 keeps the padding
-small."""
+"""Batches come in multiples of so many rows: MKL on AVX-512 has other kernels below 12; 32 keeps the padding small."""
 _GEMM_ROWS = (256, 128, 64, TILE)
 """Larger ones are faster: of a 576 x 1,536 matrix in float32 a core did 72, 82, 88 and 92 GFLOP/s at 32 to 256 rows."""
 _BLOCK_OUTPUTS, _BLOCK_INPUTS, _BLOCK_ROWS = 192, 1536, 512
-"""Of a product of one block, at most: a block fits a core's second cache. Of blocks of 64 to 4,096 outputs those of 192
-were the fastest or nearly so, at 32 to 465 rows."""
-_TILE_ROWS = 16
-"""Rows, and outputs, that the processor has in a register of a product."""
-_DRAWN_NUMBERS = 4_000_000
-"""Numbers of the largest matrix that a trial draws another one for."""
-_SERIAL_ELEMENTS = 32768
-"""ATen's grain size: an elementwise op on at most this many elements is run by one thread."""
-_VECTOR_ELEMENTS = 64
-"""A multiple of what one step of ATen's vector loops handles (2 x 16 floats with AVX-512)."""
+"""Of a product of one block, at most: a block fits a core's second cache. Of 64 to 4,096 outputs 192 were the fastest
+or nearly so, at 32 to 465 rows."""
+_TILE_ROWS = 16  # rows, and outputs, that the processor has in a register of a product
+_DRAWN_NUMBERS = 4_000_000  # numbers of the largest matrix that a trial draws another one for
+_SERIAL_ELEMENTS = 32768  # ATen's grain size: an elementwise op on at most this many elements is run by one thread
+_VECTOR_ELEMENTS = 64  # a multiple of what one step of ATen's vector loops handles (2 x 16 floats with AVX-512)
 
 
 def padded_rows(rows: int) -> int:
@@ -56,11 +51,10 @@ class Factors(NamedTuple):
 
 
 class RowExactProduct:
-    """`product` for any number of rows, each of which has the same bits wherever it is in a batch.
-
-    A batch is cut into GEMMs of a few numbers of rows, the largest first. A weight's shape is tried once on this
-    machine: of the sizes in `_GEMM_ROWS` those are taken that give a row the same bits. They are tried and not looked
-    up, as the library's version and the processor decide which kernels run."""
+    """`product` for any number of rows, each of which has the same bits wherever it is in a batch. A batch is cut into
+    GEMMs of a few numbers of rows, the largest first. For a weight's shape those sizes in `_GEMM_ROWS` are taken that
+    give a row the same bits when they are tried on this machine: the library's version and the processor decide which
+    kernels run."""
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[torch.Size, torch.dtype, int, torch.dtype], tuple[int, ...]] = {}
@@ -78,8 +72,7 @@ class RowExactProduct:
 
     def sizes(self, weight: torch.Tensor, rank: int = 0, dtype: torch.dtype | None = None) -> tuple[int, ...]:
         """Rows of the GEMMs that this shape allows, for a result of `dtype` with factors of this rank beside it. Where
-        it allows none, sampling cannot promise the same tokens at another load: raises RuntimeError for float32, and
-        warns for bfloat16, which goes on in tiles."""
+        it allows none, raises RuntimeError for float32, and warns for bfloat16, which goes on in tiles."""
         key = weight.shape, weight.dtype, rank, dtype or weight.dtype
         with self._trying:
             if key not in self._sizes:
@@ -101,8 +94,8 @@ def product(
     dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """x (R, in), rounded to the dtype of `weight`, times that matrix (out, in) transposed, plus the product with
-    factors beside it -> (R, out), as `gemm` has it. It has no gradients."""
+    """x (R, in), rounded to the dtype of `weight` (out, in), times that transposed, plus the product with factors
+    beside it -> (R, out), as `gemm` has it. It has no gradients."""
     x = x.to(weight.dtype)
     return gemm(x, weight, None if factors is None else (gemm(x, factors.a), factors.b), dtype, out)
 
@@ -140,9 +133,8 @@ def gemm(
 ) -> torch.Tensor:
     """x (R, in) times a matrix (out, in) transposed, plus the product of another such pair -> (R, out) of `dtype`, by
     default the weight's; into `out` if it is given. `transposed`: x (R, out) times (out, in) -> (R, in), the pair too.
-
-    Products of bfloat16 matrices are summed in float32, and rounded once, or not at all if `dtype` is float32. Where
-    the processor `has_bfloat16_kernels` for it, that is; elsewhere each product is rounded."""
+    Where the processor `has_bfloat16_kernels`, products of bfloat16 matrices are summed in float32, and rounded once,
+    or not at all if `dtype` is float32. Elsewhere each is rounded."""
     dtype = dtype or weight.dtype
     if has_float32_result(weight, x.device):
         whole = out
@@ -166,8 +158,7 @@ def gemm(
 
 class Blocks(NamedTuple):
     """A bfloat16 matrix (out, in) in the order that the processor's kernels read. `parts`, one for each
-    `_BLOCK_INPUTS` inputs, are (blocks of outputs, pairs of inputs, `width` outputs, 2). Zeros fill up the last block,
-    and the last pair of an odd number of inputs."""
+    `_BLOCK_INPUTS` inputs, are (blocks of outputs, pairs of inputs, `width` outputs, 2), filled up with zeros."""
 
     outputs: int
     inputs: int
@@ -176,8 +167,7 @@ class Blocks(NamedTuple):
 
 
 def packed(weight: torch.Tensor, *, transposed: bool = False) -> Blocks:
-    """The bfloat16 matrix, or its transpose, in blocks. They are kept as an attribute of the matrix, so that it is not
-    put into that order for each product."""
+    """The bfloat16 matrix, or its transpose, in blocks, which are kept as an attribute of the matrix."""
     name = "packed_transposed" if transposed else "packed"
     kept: Blocks | None = getattr(weight, name, None)
     if kept is None:
@@ -186,19 +176,16 @@ def packed(weight: torch.Tensor, *, transposed: bool = False) -> Blocks:
         width = min(_BLOCK_OUTPUTS, -(-outputs // _TILE_ROWS) * _TILE_ROWS)
         if inputs % 2 or outputs % width:
             matrix = F.pad(matrix, (0, inputs % 2, 0, -outputs % width))
-        parts = [_in_pairs(part, width) for part in matrix.split(_BLOCK_INPUTS, dim=1)]
+        pairs = [part.unflatten(0, (-1, width)).unflatten(2, (-1, 2)) for part in matrix.split(_BLOCK_INPUTS, dim=1)]
+        parts = [part.transpose(1, 2).contiguous() for part in pairs]
         kept = Blocks(outputs, inputs, width, parts)
         setattr(weight, name, kept)
     return kept
 
 
-def _in_pairs(matrix: torch.Tensor, width: int) -> torch.Tensor:
-    return matrix.unflatten(0, (-1, width)).unflatten(2, (-1, 2)).transpose(1, 2).contiguous()
-
-
 def has_float32_result(weight: torch.Tensor, device: torch.device) -> bool:
-    """Whether `gemm` multiplies this matrix in blocks on the device: it is bfloat16, and its product is summed in
-    float32 and not rounded before it is asked for. Up to two copies of it are kept, `packed`."""
+    """Whether `gemm` multiplies this matrix in blocks, bfloat16 summed in float32. Up to two copies of it are kept,
+    `packed`."""
     return weight.dtype == torch.bfloat16 and device.type == "cpu" and has_bfloat16_kernels()
 
 
@@ -206,19 +193,14 @@ def has_bfloat16_kernels() -> bool:
     return _kernels() is not None
 
 
-class _Kernels(NamedTuple):
-    multiply: Any
-    """Takes the numbers of rows, outputs and inputs; the strides of x, block and result; whether it adds to the result;
-    the addresses of x, block and result; and True, as the inputs of a block are in pairs."""
-    release: Any
-    """Takes True. Gives back the registers of `multiply`, which other kernels set up in their own way."""
-
-
 @functools.cache
-def _kernels() -> _Kernels | None:
-    """oneDNN's product of a block, which PyTorch has for its own attention and has no operator for: what an operator
-    returns is bfloat16, and a logit of 20 is rounded by up to 0.06. None where the processor has no bfloat16 products,
-    or PyTorch not these functions. Their names say what they take."""
+def _kernels() -> tuple[Any, Any] | None:
+    """oneDNN's product of a block, for which PyTorch has no operator: what an operator returns is bfloat16, and a logit
+    of 20 is rounded by up to 0.06. None where the processor has no bfloat16 products, or PyTorch not these functions.
+
+    The first takes the numbers of rows, outputs and inputs; the strides of x, block and result; whether it adds to the
+    result; the addresses of x, block and result; and True, as the inputs of a block are in pairs. The second takes True
+    and gives back the registers of the first, which other kernels set up in their own way."""
     if not (torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported()):
         return None
     try:
@@ -230,13 +212,14 @@ def _kernels() -> _Kernels | None:
     number, pointer, flag = ctypes.c_int64, ctypes.c_void_p, ctypes.c_bool
     multiply.argtypes, multiply.restype = [number] * 6 + [flag] + [pointer] * 3 + [flag], None
     release.argtypes, release.restype = [flag], None
-    return _Kernels(multiply, release)
+    return multiply, release
 
 
 def _multiply_into(out: torch.Tensor, x: torch.Tensor, blocks: Blocks, *, add: bool = False) -> None:
     """x (R, in), bfloat16, times a matrix in blocks, transposed, into `out` (R, out), float32, or added to it."""
     kernels = _kernels()
     assert kernels is not None
+    multiply, release = kernels
     if x.dtype != torch.bfloat16 or x.shape[1] != blocks.inputs:
         raise ValueError(f"{x.dtype} of shape {tuple(x.shape)} for a bfloat16 matrix of {blocks.inputs} inputs")
     if x.shape[1] % 2:
@@ -247,12 +230,15 @@ def _multiply_into(out: torch.Tensor, x: torch.Tensor, blocks: Blocks, *, add: b
         raise ValueError("a result whose rows overlap, or are not in one piece")
     x_stride, out_stride = x.stride(0), out.stride(0)
     x_rows, out_rows = x.data_ptr(), out.data_ptr()
-    for rows in _pieces(len(x)):
+    # Few different numbers of rows: a thread takes a millisecond for each to make its kernel, and keeps it.
+    left = len(x) % _BLOCK_ROWS
+    pieces = [_BLOCK_ROWS] * (len(x) // _BLOCK_ROWS) + [left - left % _TILE_ROWS, left % _TILE_ROWS]
+    for rows in filter(None, pieces):
         x_part = x_rows
         for number, part in enumerate(blocks.parts):
             inputs, block, block_bytes = 2 * part.shape[1], part.data_ptr(), 2 * part.stride(0)
             for first in range(0, blocks.outputs, blocks.width):
-                kernels.multiply(
+                multiply(
                     *(rows, min(blocks.width, blocks.outputs - first), inputs),
                     *(x_stride, blocks.width, out_stride, add or number > 0),
                     *(x_part, block, out_rows + 4 * first, True),
@@ -261,15 +247,7 @@ def _multiply_into(out: torch.Tensor, x: torch.Tensor, blocks: Blocks, *, add: b
             x_part += inputs * 2
         x_rows += rows * x_stride * 2
         out_rows += rows * out_stride * 4
-    kernels.release(True)
-
-
-def _pieces(rows: int) -> Iterator[int]:
-    """Numbers of rows of single products: few different ones, because a thread takes a millisecond for each to make its
-    kernel, and keeps it."""
-    yield from [_BLOCK_ROWS] * (rows // _BLOCK_ROWS)
-    left = rows % _BLOCK_ROWS
-    yield from filter(None, (left - left % _TILE_ROWS, left % _TILE_ROWS))
+    release(True)
 
 
 @torch.no_grad()
@@ -280,9 +258,8 @@ def row_exact_sizes(
     multiply: Callable[..., torch.Tensor] = product_in,
 ) -> tuple[int, ...]:
     """Those of `_GEMM_ROWS`, as many as agree, at which `multiply`, with factors of this rank and a result of `dtype`,
-    gives a row the same bits at another place in the batch and next to other rows. Tried on drawn numbers: a matrix
-    that was not trained yet can be 0, and so is its every product. A large one, as an unembedding, is taken as it is: a
-    copy of it takes much memory."""
+    gives a row the same bits at another place in the batch and next to other rows. Tried on drawn numbers, as an
+    untrained matrix can be 0; a large one is taken as it is: a copy of it takes much memory."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> torch.Tensor:

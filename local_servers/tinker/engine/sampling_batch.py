@@ -1,22 +1,19 @@
 """Continuous batching: every step runs one token of each running sample and a chunk of each waiting prompt.
 
-1. All rows of a step go through the linear layers together, in row-exact tiles. Attention and draws are per request, or
-   for many requests of one sample in calls that keep them apart. So a request's result does not depend on what runs
-   beside it.
+1. All rows of a step go through the linear layers together, in row-exact tiles; attention and draws keep requests
+   apart. So a request's result does not depend on what runs beside it, nor on the threads that steps are dealt to.
 2. A prompt is prefilled once, whatever its number of samples, in chunks cut at multiples of `PREFILL_CHUNK`. What a
    request for one sample has computed of its prompt serves all such requests that begin with the same tokens: those
    beside it, and those that follow while it is kept (`KeptPrompts`).
 3. Where more samples would run than fit in a step, the requests that came first run, and the next begins as soon as
    enough of their samples have ended.
-4. The requests of a step are dealt to threads where each gets enough to do: which ones changes no bits.
 """
 
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,24 +26,14 @@ from local_servers.tinker.engine.slot_caches import CHUNK, KeptPrompts, SlotCach
 from local_servers.tinker.engine_types import SampledSequence, SampleResult, SamplerTopK, SampleSpec
 
 PREFILL_CHUNK = 512
-PREFILL_ROWS = 4 * PREFILL_CHUNK
-"""Prompt tokens in one step; more would make running samples wait."""
+PREFILL_ROWS = 4 * PREFILL_CHUNK  # prompt tokens in one step; more would make running samples wait
 _THREAD_OPERATIONS = 2e9
 """Multiplications and additions of a step from which a thread of its own pays for the requests that do them."""
 _THREAD_ROWS = 64
-"""The same in rows, where products are bfloat16: they are over so soon that threads wait for each other's Python. With
-SmolLM2-135M a step of 48 rows took 254 ms in one thread and 396 ms in two, one of 128 rows 390 and 300 ms."""
-_KEPT_BYTES = 256 << 20
-"""Of prompts that were computed for requests that have ended."""
-_WORTH_WAITING = CHUNK
-"""Prompt tokens for whose computation a request waits some steps."""
-
-
-class ComputedPrefix(NamedTuple):
-    """The first `positions` tokens of a prompt, whose keys and values (`tensors`) another request has computed."""
-
-    tensors: Callable[[], list[torch.Tensor]]
-    positions: int
+"""The same in rows, where products are bfloat16 and threads soon wait for each other's Python: with SmolLM2-135M a step
+of 48 rows took 254 ms in one thread and 396 ms in two, one of 128 rows 390 and 300 ms."""
+_KEPT_BYTES = 256 << 20  # of prompts that were computed for requests that have ended
+_WORTH_WAITING = CHUNK  # prompt tokens for whose computation a request waits some steps
 
 
 class RunningRequest:
@@ -62,13 +49,14 @@ class RunningRequest:
         self._stop = StopRule(spec, limit, tokenizer)
         self._draws = UniformDraws(spec.seed, range(spec.first_sample, spec.first_sample + n))
         shape = model.n_layers, model.n_kv_heads, model.head_dim
-        # One sample shares tensors with other requests, which `reserve` gets from the batch's SlotPool. Several samples
-        # have tensors of their own, in which the prompt is stored once.
+        # A SlotCache's tensors come from the batch's SlotPool, in `reserve`; several samples have tensors of their own,
+        # in which the prompt is stored once.
         self.cache: GroupCache | SlotCache = (
             SlotCache(length) if n == 1 else GroupCache(*shape, length, n, model.device)
         )
         self.prompt = np.array(spec.prompt)
-        self.prefix: ComputedPrefix | None = None  # to be copied into the cache before the next step
+        # How much of the prompt others have computed, and its keys and values, to be copied before the next step.
+        self.prefix: tuple[int, Callable[[], list[torch.Tensor]]] | None = None
         self.drawn_from: torch.Tensor | None = None  # logits of the last step, from which the next tokens are drawn
         # Per sample. What is recorded at each token is the likeliest tokens' ids and log-probabilities.
         self._tokens: list[list[int]] = [[] for _ in range(n)]
@@ -85,11 +73,6 @@ class RunningRequest:
         return self.cache.prompt_filled < len(self.spec.prompt)
 
     @property
-    def begins(self) -> bool:
-        """Whether it can take what others have computed of its prompt: it has nothing yet and wants no logits of it."""
-        return isinstance(self.cache, SlotCache) and not self.cache.filled and not self.wants_prompt_logprobs
-
-    @property
     def done(self) -> bool:
         return self.error is not None or (not self.prefilling and not self._running)
 
@@ -97,7 +80,7 @@ class RunningRequest:
     def rows(self) -> int:
         """How many rows its next step takes."""
         if self.prefilling:
-            known = self.cache.prompt_filled if self.prefix is None else self.prefix.positions
+            known = self.cache.prompt_filled if self.prefix is None else self.prefix[0]
             return min(PREFILL_CHUNK, len(self.spec.prompt) - known)
         return len(self._running)
 
@@ -119,7 +102,10 @@ class RunningRequest:
             return
         slots.reserve(self.cache)
         if self.prefix is not None:
-            self.cache.copy_prefix(self.prefix.tensors(), self.prefix.positions)
+            positions, source = self.prefix
+            for own, other in zip(self.cache.tensors(positions), source(), strict=True):
+                own.copy_(other[:positions])
+            self.cache.prompt_filled = positions
             self.prefix = None
 
     def inputs(self) -> tuple[list[int], list[int]]:
@@ -138,8 +124,7 @@ class RunningRequest:
         return slice(self.rows - 1, self.rows)
 
     def advance(self, logits: torch.Tensor) -> None:
-        """Takes the logits of `logit_rows`: notes prompt log-probabilities, and keeps those that the next tokens are
-        `drawn_from`, (samples, V) or (1, V) for all."""
+        """Takes the logits of `logit_rows`: notes prompt log-probabilities, and those to draw the next tokens from."""
         if self.prefilling:
             self.cache.prompt_filled += self.rows
             if self.wants_prompt_logprobs:
@@ -151,12 +136,6 @@ class RunningRequest:
             self.cache.generated += 1
         self.drawn_from = logits
 
-    @property
-    def draws_like(self) -> object:
-        """Requests for which this is equal draw together."""
-        spec = self.spec
-        return (spec.temperature, spec.top_k, spec.top_p) if spec.num_samples == 1 else self
-
     def uniforms(self) -> np.ndarray:
         """The numbers (samples,) that decide its next tokens."""
         return self._draws.at(len(self._tokens[self._running[0]]))[self._running]
@@ -165,7 +144,11 @@ class RunningRequest:
         """Appends the next token of each running sample, which was drawn from `drawn_from`."""
         logits, self.drawn_from = self.drawn_from, None  # all of the step's are held with them
         if self.spec.record_top_k > 0 and logits is not None:
-            self._record(logits)
+            best = logits.log_softmax(dim=1).topk(min(self.spec.record_top_k, logits.shape[1]), dim=1)
+            n = len(self._running)  # of (1, V) shared by all too
+            ids, values = (part.expand(n, -1).cpu().numpy() for part in (best.indices, best.values))
+            for place, sample in enumerate(self._running):
+                self._recorded_top_k[sample].append((ids[place], values[place]))
         keep = []
         for place, (sample, token, logprob) in enumerate(zip(self._running, tokens, logprobs, strict=True)):
             self._tokens[sample].append(token)
@@ -177,14 +160,6 @@ class RunningRequest:
         if keep and len(keep) < len(self._running) and isinstance(self.cache, GroupCache):
             self.cache.keep(keep)
         self._running = [self._running[place] for place in keep]
-
-    def _record(self, logits: torch.Tensor) -> None:
-        """Notes the likeliest tokens of the running samples' logits (G, V), or (1, V) shared by all."""
-        best = logits.log_softmax(dim=1).topk(min(self.spec.record_top_k, logits.shape[1]), dim=1)
-        n = len(self._running)
-        ids, values = (part.expand(n, -1).cpu().numpy() for part in (best.indices, best.values))
-        for place, sample in enumerate(self._running):
-            self._recorded_top_k[sample].append((ids[place], values[place]))
 
     def _note_prompt(self, logits: torch.Tensor) -> None:
         """Log-probabilities of the prompt tokens that follow this chunk's rows."""
@@ -199,8 +174,13 @@ class RunningRequest:
             self._prompt_top_k += [list(zip(ids, values, strict=True)) for ids, values in rows]
 
     def result(self) -> SampleResult:
-        top_k = map(_top_k, self._recorded_top_k)
-        samples = zip(self._tokens, self._logprobs, self._reasons, top_k, strict=True)
+        def top_k(recorded: list[tuple[np.ndarray, np.ndarray]]) -> SamplerTopK | None:
+            if not recorded:
+                return None
+            ids, values = (np.stack(part) for part in zip(*recorded, strict=True))
+            return SamplerTopK(np.arange(len(recorded)), ids.astype(np.int32), values)
+
+        samples = zip(self._tokens, self._logprobs, self._reasons, map(top_k, self._recorded_top_k), strict=True)
         return SampleResult(
             [SampledSequence(*sample) for sample in samples],  # type: ignore[arg-type]
             self._prompt_logprobs if self.spec.prompt_logprobs else None,
@@ -208,32 +188,13 @@ class RunningRequest:
         )
 
 
-def _top_k(recorded: list[tuple[np.ndarray, np.ndarray]]) -> SamplerTopK | None:
-    if not recorded:
-        return None
-    ids, values = (np.stack(part) for part in zip(*recorded, strict=True))
-    return SamplerTopK(np.arange(len(recorded)), ids.astype(np.int32), values)
-
-
-@dataclass
-class _ThreadShare:
-    """The requests that one thread runs in a step, and the rows that these take."""
-
-    requests: list[RunningRequest] = field(default_factory=list)
-    rows: int = 0
-
-    def add(self, request: RunningRequest) -> None:
-        self.requests.append(request)
-        self.rows += request.rows
-
-
 def _each_alone(work: Callable[[list[RunningRequest]], None], requests: list[RunningRequest], error: Exception) -> None:
     """What follows where `work` on `requests` failed: it is done for each by itself, and one alone has the error."""
     if len(requests) == 1:
         requests[0].error = error
-        return
-    for request in requests:
-        work([request])
+    else:
+        for request in requests:
+            work([request])
 
 
 class SamplingBatch:
@@ -249,8 +210,8 @@ class SamplingBatch:
         self.requests: list[RunningRequest] = []
 
     def step(self) -> list[RunningRequest]:
-        """Runs one step, which computes a chunk of the prompt or one token per sample of as many requests as fit.
-        Returns the requests that it finished, or that failed (`error` is then set)."""
+        """Runs one step: a chunk of the prompt or one token per sample of as many requests as fit. Returns the requests
+        that it finished, or that failed (`error` is then set)."""
         chosen = self._choose()
         by_weights: dict[int, list[RunningRequest]] = {}
         for request in chosen:
@@ -287,7 +248,7 @@ class SamplingBatch:
             if chosen and lanes > self._max_rows:
                 break
             if request.prefilling:
-                if request.begins and self._awaits_prefix(request):
+                if self._awaits_prefix(request):
                     continue
                 if prompt_rows and prompt_rows + request.rows > PREFILL_ROWS:
                     continue
@@ -296,8 +257,10 @@ class SamplingBatch:
         return chosen
 
     def _awaits_prefix(self, request: RunningRequest) -> bool:
-        """Finds what others have computed of the prompt of a request that begins; unless one that came before it is
-        about to compute much more of it, which it had better await."""
+        """Sets `prefix`, what others have computed of the request's prompt. True where one that came before it is about
+        to compute much more of it, which it had better await."""
+        if not isinstance(request.cache, SlotCache) or request.cache.filled or request.wants_prompt_logprobs:
+            return False  # it has begun already, or wants logits of its prompt
         found, kept = self._kept.find(request.weights, request.prompt)
         source: Callable[[], list[torch.Tensor]] = partial(list, kept)
         for other in itertools.takewhile(lambda other: other is not request, self.requests):
@@ -308,12 +271,12 @@ class SamplingBatch:
                     found, source = computed, partial(other.cache.tensors, computed)  # it may move first
                 if shared - found >= _WORTH_WAITING:
                     return True
-        request.prefix = ComputedPrefix(source, found) if found else None
+        request.prefix = (found, source) if found else None
         return False
 
     def _split_over_threads(self, requests: list[RunningRequest]) -> list[list[RunningRequest]]:
-        """Splits a step's requests into shares of about as many rows each, which threads run side by side: as many as
-        there are threads, fewer where there is so little to do that a thread costs more than it saves."""
+        """Splits a step's requests into shares of about as many rows each, which threads run side by side; fewer than
+        threads where there is so little to do that a thread costs more than it saves."""
         rows = sum(request.rows for request in requests)
         # How many threads the step is worth: by its multiplications, and in bfloat16 by its rows.
         worth = 2 * self._model.n_weights * rows / _THREAD_OPERATIONS
@@ -322,25 +285,33 @@ class SamplingBatch:
         count = int(min(self._threads, len(requests), max(1, worth)))
         if count == 1:
             return [requests]
-        shares = [_ThreadShare() for _ in range(count)]
+        shares: list[list[RunningRequest]] = [[] for _ in range(count)]
+        filled = [0] * count  # rows of each share
+
+        def add(request: RunningRequest, share: int) -> None:
+            shares[share].append(request)
+            filled[share] += request.rows
+
         own_cache = [request for request in requests if isinstance(request.cache, GroupCache)]
         for request in sorted(own_cache, key=lambda request: -request.rows):  # the largest first, to even out
-            min(shares, key=lambda share: share.rows).add(request)
+            add(request, filled.index(min(filled)))
         # One attention call takes neighbouring slots of a block, and computes those between distant ones in vain. So
         # requests in slots fill one share after the other, in the order of their slots.
         in_slots = [
-            (request.cache.block_and_slot, request) for request in requests if isinstance(request.cache, SlotCache)
+            ((id(request.cache.slots), request.cache.slot), request)
+            for request in requests
+            if isinstance(request.cache, SlotCache)
         ]
         for _, request in sorted(in_slots, key=lambda pair: pair[0]):
             # At most half of the request goes over an even share.
-            with_space = (share for share in shares if share.rows + request.rows / 2 <= rows / count)
-            next(with_space, min(shares, key=lambda share: share.rows)).add(request)
-        return [share.requests for share in shares if share.requests]
+            with_space = (share for share in range(count) if filled[share] + request.rows / 2 <= rows / count)
+            add(request, next(with_space, filled.index(min(filled))))
+        return [share for share in shares if share]
 
     @torch.inference_mode()
     def _run(self, requests: list[RunningRequest]) -> None:
-        """One step of requests that share their weights. What fails is handed to the request that it concerns, and to
-        no other: where the pass as a whole fails, each is run by itself, which gives it the same bits."""
+        """One step of requests that share their weights. Where the pass as a whole fails, each is run by itself, which
+        gives it the same bits: a fault is of the request that it concerns alone."""
         try:
             logits = self._forward(requests)
         except Exception as error:
@@ -354,9 +325,11 @@ class SamplingBatch:
                 request.error = error
                 continue
             if request.drawn_from is not None:
-                drawing.setdefault(request.draws_like, []).append(request)
-        for alike in drawing.values():
-            self._draw(alike)
+                spec = request.spec
+                alike = (spec.temperature, spec.top_k, spec.top_p) if spec.num_samples == 1 else request
+                drawing.setdefault(alike, []).append(request)
+        for together in drawing.values():
+            self._draw(together)
 
     def _draw(self, requests: list[RunningRequest]) -> None:
         """Draws the next tokens of requests that draw alike; where that fails, of each by itself."""
@@ -378,9 +351,8 @@ class SamplingBatch:
 
     def _forward(self, requests: list[RunningRequest]) -> tuple[torch.Tensor, ...]:
         """Runs one forward pass over the next rows of all `requests`, which have the same weights. Returns per request
-        the logits that it wants of its rows (those to draw from, or all of a prompt). A row gets the same bits whatever
-        other rows are in the pass. So a pass that fails can be repeated for each request by itself: it then writes the
-        same keys and values into the caches again."""
+        the logits that it wants of its rows (those to draw from, or all of a prompt). A pass that fails can be repeated
+        for each request by itself: it then writes the same keys and values into the caches again."""
         tokens: list[int] = []
         positions: list[int] = []
         segments = []

@@ -1,8 +1,8 @@
 """Sampling of a large model in several processes, of which this one is the first.
 
 Threads of one process wait for each other's Python: with SmolLM2-135M, two processes sampled a quarter more than two
-threads, in bfloat16 and in float32. A request runs in one process, and gets the same bits in each. What a worker
-process has to know of an adapter, its factors, it is sent with the adapter's first request.
+threads, in bfloat16 and in float32. A request runs in one process, and gets the same bits in each. A worker process is
+sent an adapter's factors with the adapter's first request.
 
 A worker that ends is not started again: this process runs what it leaves, and those that are left what follows.
 """
@@ -33,13 +33,12 @@ from local_servers.memory import SHARE, available_bytes, keep_freed_memory, limi
 from local_servers.tinker.engine.adapter import Snapshot, SnapshotWeights
 from local_servers.tinker.engine.causal_lm import Weights
 from local_servers.tinker.engine.lora_engine import Engine
-from local_servers.tinker.engine.scheduler import CLOSED, SamplingScheduler, Submitted, end_future
+from local_servers.tinker.engine.scheduler import CLOSED, SamplingScheduler, Submitted, end_future, join
 from local_servers.tinker.engine_types import SampleResult, SampleSpec
 
 logger = logging.getLogger(__name__)
 
-MOST_PROCESSES = 4
-"""Each has the weights in memory, and fills its share of the cores with threads."""
+MOST_PROCESSES = 4  # each has the weights in memory, and fills its share of the cores with threads
 _WORKER = """
 import sys
 from local_servers.memory import fast_imports
@@ -104,7 +103,7 @@ class SamplingProcesses:
         """Runs what a worker that ended has left."""
         for weights, spec, future in unfinished:
             try:
-                _follow(self._here.submit(weights, spec), future)
+                join([self._here.submit(weights, spec)], future)
             except RuntimeError as error:  # closed meanwhile
                 end_future(future, error)
 
@@ -229,22 +228,10 @@ def _most_tokens(spec: SampleSpec) -> int:
     return len(spec.prompt) + spec.num_samples * spec.max_tokens
 
 
-def _follow(source: Future[SampleResult], target: Future[SampleResult]) -> None:
-    """`target` ends as `source` does, and its cancellation cancels `source`."""
-
-    def finish(done: Future[SampleResult]) -> None:
-        if not done.cancelled():
-            end_future(target, done.exception() or done.result())
-
-    target.add_done_callback(lambda done: source.cancel() if done.cancelled() else None)
-    source.add_done_callback(finish)
-
-
 def _work(descriptor: str, folder: str, dtype: str, max_cache_bytes: str, threads: str) -> None:
-    """A worker process that samples for the server. It reads two kinds of messages from the socket `descriptor`, until
-    that is closed: ("snapshot", key, keys to drop, LoRA factors) are weights to hold, ("sample", number, key, spec) is
-    a request for these weights; any other kind cancels the request whose number follows. It answers (number, result or
-    error). The arguments are texts, as they come from the command line."""
+    """A worker process that samples for the server. It reads messages from the socket `descriptor`, until that is
+    closed: ("snapshot", key, keys to drop, LoRA factors) are weights to hold, ("sample", number, key, spec) is a
+    request for these weights, ("cancel", number) its end. It answers (number, result or error)."""
     keep_freed_memory()  # the allocator returns none to the system: each step would ask for the same memory again
     transformers_logging.disable_progress_bar()
     connection = Connection(int(descriptor))

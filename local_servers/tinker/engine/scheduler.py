@@ -21,21 +21,17 @@ CLOSED = "the sampling scheduler was closed"
 
 def end_future(future: Future[SampleResult], outcome: SampleResult | BaseException) -> None:
     """Ends it with a result or an error, unless it has been cancelled."""
-    # From here on it cannot be cancelled. Without this a cancellation just now would make the call below raise, and end
-    # the loop for everybody.
-    if not future.set_running_or_notify_cancel():
-        return
-    if isinstance(outcome, SampleResult):
-        future.set_result(outcome)
-    else:
-        future.set_exception(outcome)
+    # From here on it cannot be cancelled, which would make the call below raise, and end the loop for everybody.
+    if future.set_running_or_notify_cancel():
+        if isinstance(outcome, SampleResult):
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
 
 
 class SamplingScheduler:
     """Continuous batching: a request joins the running batch at the next step; how they meet changes no result.
-
-    Requests wait, in order, while the caches of those that run could grow over `max_cache_bytes`. What they could grow
-    to counts, not what they hold now, so that the limit still holds when all of them are at their longest."""
+    Requests wait, in order, while the caches of those that run could grow over `max_cache_bytes`."""
 
     def __init__(self, engine: Engine, *, max_cache_bytes: int | None = None, threads: int | None = None) -> None:
         """`max_cache_bytes` is `Engine.cache_room` unless it is given; `threads` run the requests of a step, by default
@@ -57,7 +53,11 @@ class SamplingScheduler:
         for part in self._engine.parts(spec):
             futures.append(Future())
             self._incoming.put((weights, part, futures[-1]))
-        return futures[0] if len(futures) == 1 else _joined(futures)
+        if len(futures) == 1:
+            return futures[0]
+        whole: Future[SampleResult] = Future()
+        join(futures, whole)
+        return whole
 
     def close(self) -> None:
         """Ends the loop after its current step; unfinished requests fail with RuntimeError."""
@@ -123,9 +123,8 @@ class SamplingScheduler:
             futures[request] = future
 
 
-def _joined(parts: list[Future[SampleResult]]) -> Future[SampleResult]:
-    """The future of the whole request, with the first error of its parts; once it has ended, they are cancelled."""
-    whole: Future[SampleResult] = Future()
+def join(parts: list[Future[SampleResult]], whole: Future[SampleResult]) -> None:
+    """`whole` ends with the parts' results, or the first error of them; once it has ended, they are cancelled."""
 
     def finish(part: Future[SampleResult]) -> None:
         if whole.done() or part.cancelled():
@@ -138,7 +137,6 @@ def _joined(parts: list[Future[SampleResult]]) -> Future[SampleResult]:
     for part in parts:
         part.add_done_callback(finish)
     whole.add_done_callback(lambda _: [part.cancel() for part in parts])
-    return whole
 
 
 def _answer(finished: list[RunningRequest], futures: dict[RunningRequest, Future[SampleResult]]) -> None:

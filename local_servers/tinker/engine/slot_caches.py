@@ -4,13 +4,11 @@ The shapes of a request's matrices follow from positions alone, so that its bits
 
 1. Prompts are computed in chunks cut at multiples of `CHUNK`, each against all keys up to the chunk's end. Positions of
    the chunk that are not computed now have a row all the same, whose result is dropped. So the bits of a position
-   depend on the tokens up to it, neither on where the prompt ends nor on where its computation began: what another
-   request has computed of a prefix has the bits that this request would compute, and is copied.
+   depend on the tokens up to it alone: what another request has computed of a prefix has the same bits, and is copied.
 2. A new token attends to its slot's whole capacity, which follows from its position. Keys behind it are masked, and 0.
 
 PyTorch's attention for the CPU takes each (slot, head) by itself, so the number of slots changes no bits. What was
-decoded is not taken for a later prompt: its bits are those of other shapes, and a server that was started again could
-not make them.
+decoded, by other shapes, is not taken for a later prompt.
 """
 
 import math
@@ -29,14 +27,11 @@ from local_servers.tinker.engine.causal_lm import Weights
 from local_servers.tinker.engine.packing import common_prefix
 
 CHUNK = 64
-_BLOCK_BYTES = 64 << 20
-"""Of a block of slots."""
+_BLOCK_BYTES = 64 << 20  # of a block of slots
 _MOST_SLOTS = 32
-_MOST_UNUSED = 4
-"""Query positions between two slots that cost less than another call; on a GPU any number does."""
+_MOST_UNUSED = 4  # query positions between two slots that cost less than another call; on a GPU any number does
 _GPU_MOST_SLOTS = 512
-_GPU_MEMORY_PARTS = 32
-"""A block is that part of a GPU's memory."""
+_GPU_MEMORY_PARTS = 32  # a block is that part of a GPU's memory
 _GPU_ROOM = 256
 """Positions that a slot on a GPU has room for beyond those that are needed: to move takes hundreds of calls."""
 
@@ -48,7 +43,7 @@ def capacity_of(positions: int) -> int:
 
 
 class SlotCache:
-    """Keys and values of one request. Its slot has room for the whole prompt and the next position."""
+    """Keys and values of one request, `slot` of `slots`, which has room for the whole prompt and the next position."""
 
     def __init__(self, prompt_length: int) -> None:
         self.prompt_length = prompt_length
@@ -61,20 +56,9 @@ class SlotCache:
     def filled(self) -> int:
         return self.prompt_filled + self.generated
 
-    @property
-    def block_and_slot(self) -> tuple[int, int]:
-        """Orders caches so that neighbours in a block are neighbours."""
-        return id(self.slots), self.slot
-
     def tensors(self, positions: int) -> list[torch.Tensor]:
         """The first `positions` keys and values of all layers, views (positions, KV, d); none without a slot."""
         return [] if self.slots is None else [each[self.slot, :positions] for each in self.slots.tensors]
-
-    def copy_prefix(self, source: list[torch.Tensor], positions: int) -> None:
-        """Takes the first `positions` from `source`, tensors of as many positions or more, as computed."""
-        for own, other in zip(self.tensors(positions), source, strict=True):
-            own.copy_(other[:positions])
-        self.prompt_filled = positions
 
 
 class Slots:
@@ -82,8 +66,7 @@ class Slots:
 
     def __init__(self, count: int, shape: tuple[int, int, int], n_layers: int, device: torch.device) -> None:
         self.capacity = shape[0]
-        size = (count, *shape)
-        self.tensors = [torch.empty(size, device=device, dtype=torch.float32) for _ in range(2 * n_layers)]
+        self.tensors = [torch.empty((count, *shape), device=device, dtype=torch.float32) for _ in range(2 * n_layers)]
         self._owners: list[Callable[[], SlotCache | None]] = [lambda: None] * count
 
     def of_layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,8 +78,7 @@ class Slots:
 
     def give(self, slot: int, cache: SlotCache) -> None:
         """Moves the cache into the slot, with what it has."""
-        filled = cache.filled
-        before = cache.tensors(filled)
+        filled, before = cache.filled, cache.tensors(cache.filled)
         if cache.slots is not None:
             cache.slots._owners[cache.slot] = lambda: None
         cache.slots, cache.slot, self._owners[slot] = self, slot, weakref.ref(cache)
@@ -129,11 +111,6 @@ class SlotPool:
             if block.capacity == capacity and (slot := block.free()) is not None:
                 block.give(slot, cache)
                 return
-        block = self._new_block(capacity)
-        self._blocks.append(weakref.ref(block))
-        block.give(0, cache)
-
-    def _new_block(self, capacity: int) -> Slots:
         slot_bytes = 2 * self._n_layers * capacity * self._n_kv_heads * self._head_dim * torch.float32.itemsize
         count = max(1, min(self._most_slots, self._block_bytes // slot_bytes))
         what = "the cache of the completions that are being sampled"
@@ -142,7 +119,9 @@ class SlotPool:
         except OutOfMemory:
             count = 1
             require_memory(slot_bytes, what, self._device.type)
-        return Slots(count, (capacity, self._n_kv_heads, self._head_dim), self._n_layers, self._device)
+        block = Slots(count, (capacity, self._n_kv_heads, self._head_dim), self._n_layers, self._device)
+        self._blocks.append(weakref.ref(block))
+        block.give(0, cache)
 
 
 @dataclass(frozen=True)
@@ -195,26 +174,22 @@ class _Call:
         # Places that are no row of the step get any row, whose result is dropped.
         self._index = torch.zeros(count * self._width, dtype=torch.long, device=device)
         self._index[self._places] = self._rows
-        self._masked = self._behind(parts, device)
-
-    def _behind(self, parts: list[_Rows], device: torch.device) -> torch.Tensor:
-        """-inf for keys behind a query, else 0: (slots or 1, 1, width, keys)."""
+        # -inf for keys behind a query, else 0: (slots or 1, 1, width, keys).
         positions = torch.arange(self._keys, device=device)
         if self._width > 1:
             queries = positions[None, -self._width :, None]
         else:
-            firsts = [0] * (self._used.stop - self._used.start)
+            firsts = [0] * count
             for part in parts:
                 firsts[part.cache.slot - self._used.start] = part.first
             queries = torch.tensor(firsts, device=device)[:, None, None]
         mask = torch.zeros(len(queries), self._width, self._keys, device=device)
-        return mask.masked_fill_(positions > queries, -torch.inf)[:, None]
+        self._masked = mask.masked_fill_(positions > queries, -torch.inf)[:, None]
 
     def attend(self, out: torch.Tensor, layer: int, q: torch.Tensor, scale: float) -> None:
         """Writes the results (R, H, d) of its rows, of queries q (R, H, d), into `out`."""
-        keys, values = (
-            each[self._used, : self._keys].transpose(1, 2) for each in self._slots.of_layer(layer)
-        )  # (slots, KV, keys, d)
+        # (slots, KV, keys, d)
+        keys, values = (each[self._used, : self._keys].transpose(1, 2) for each in self._slots.of_layer(layer))
         (count, kv, _, d), heads = keys.shape, q.shape[1]
         group = heads // kv
         if self._masked.shape[2] == self._width > 1:
@@ -244,8 +219,8 @@ class SlotAttention:
     """Attention of the rows of a step that are requests' for one sample; also fills their caches."""
 
     def __init__(self, segments: list[tuple[range, SlotCache]]) -> None:
-        """Plans a step, the same for each layer: where its new keys and values go, and which attention calls there are.
-        Rows whose calls have the same shape go into one. A segment is a request's rows in the step, and its cache."""
+        """Plans a step, the same for each layer: where its new keys and values go, and which attention calls there are,
+        one for all rows of a shape. A segment is a request's rows in the step, and its cache."""
         stored: dict[Slots, tuple[list[int], list[int]]] = {}  # by block: positions in it, and the rows that go there
         rows_by_shape: dict[_CallShape, list[_Rows]] = {}
         for rows, cache in segments:
@@ -299,10 +274,6 @@ def longer_prefix(a: np.ndarray, b: np.ndarray, known: int) -> int:
     return shared if shared > known else 0
 
 
-def _begins_with(tokens: np.ndarray, beginning: np.ndarray) -> bool:
-    return longer_prefix(tokens, beginning, known=len(beginning) - 1) > 0
-
-
 class KeptPrompts:
     """Keys and values of prompts, those used last, up to `max_bytes`; none of weights that nobody samples from."""
 
@@ -311,17 +282,18 @@ class KeptPrompts:
         self._prompts: list[_Prompt] = []
 
     def add(self, weights: Weights, tokens: np.ndarray, tensors: list[torch.Tensor]) -> None:
-        """Keeps a copy of `tensors`, the keys and values of the prompt `tokens` by these weights, so that later prompts
-        that begin alike can take them. Drops kept prompts that are a beginning of this one, those of weights that are
-        gone, and the oldest if there are too many. Keeps none if memory is short."""
+        """Keeps a copy of `tensors`, the prompt's keys and values by these weights, for later prompts that begin alike.
+        Drops kept prompts that are a beginning of this one, those of weights that are gone, and the oldest if there are
+        too many. Keeps none if memory is short."""
         need = sum(tensor.nbytes for tensor in tensors)
         if need > self._max_bytes:
             return
-        self._prompts = [
-            each
-            for each in self._prompts
-            if (its := each.weights()) is not None and not (its is weights and _begins_with(tokens, each.tokens))
-        ]
+
+        def begins_this_one(other: _Prompt) -> bool:
+            known = len(other.tokens) - 1
+            return other.weights() is weights and longer_prefix(tokens, other.tokens, known) > 0
+
+        self._prompts = [each for each in self._prompts if each.weights() is not None and not begins_this_one(each)]
         held = need + sum(each.nbytes for each in self._prompts)
         while held > self._max_bytes:
             held -= self._prompts.pop(0).nbytes
@@ -334,8 +306,7 @@ class KeptPrompts:
                 raise
             self._prompts.clear()
             return
-        # Weights of a training step are freed when nobody samples from them any more: do not hold them here. Those of
-        # the base model live as long as the server.
+        # Weights of a training step are freed when nobody samples from them: do not hold them here.
         holder: Callable[[], Weights | None] = (
             weakref.ref(weights) if isinstance(weights, SnapshotWeights) else lambda: weights
         )

@@ -1,12 +1,10 @@
 """forward and forward_backward of one request.
 
 1. Sequences are packed with shared prefixes (`packing`) and run through the adapter's weights (`adapter`).
-2. The unembedding is not part of the autograd graph: log-probabilities are taken in chunks of rows, and the
-   loss's gradient goes back through it in closed form, only for rows that have one. So no (tokens x
-   vocabulary) matrix is kept.
-3. Series of micro-batches are dealt to a fixed number of lanes, which threads work off side by side. Packing,
-   dealing and the order of every sum depend on the request's content alone, hence the same request gives the same
-   bits, however many cores there are.
+2. The unembedding is not part of the autograd graph: log-probabilities are taken in chunks of rows, and the loss's
+   gradient goes back through it in closed form. So no (tokens x vocabulary) matrix is kept.
+3. Series of micro-batches are dealt to a fixed number of lanes, which threads work off side by side. Packing, dealing
+   and the order of every sum depend on the request's content alone, hence so do the bits, however many cores there are.
 """
 
 import functools
@@ -33,31 +31,20 @@ _CACHE_ROWS = 2048
 """Rows of a micro-batch: activations then stay in the processor's cache (measured best of 512 to 16,384 on nano)."""
 _ACTIVATION_BYTES = 600_000_000
 """What a micro-batch may keep for its backward pass; as many are under way as there are cores."""
-_LEAST_ROWS = 256
-"""Products of fewer rows are slower."""
+_LEAST_ROWS = 256  # products of fewer rows are slower
 _GPU_ROWS = 8192
-_LOGIT_ELEMENTS = 6_000_000
-"""Logits computed at a time: rows of a chunk times the vocabulary."""
+_LOGIT_ELEMENTS = 6_000_000  # logits computed at a time: rows of a chunk times the vocabulary
 _KEPT_ELEMENTS = 4 * _LOGIT_ELEMENTS
-"""Log-probabilities that a micro-batch keeps for its backward pass; where they would be more, that computes them again
-(nothing larger than a chunk is held then)."""
+"""Log-probabilities that a micro-batch keeps for its backward pass, which computes them again where they are more."""
 
 
-class _DatumLosses(NamedTuple):
-    """Log-probabilities and losses (T,) of a datum's targets."""
-
-    logprobs: np.ndarray
-    losses: np.ndarray
-
-
-_Losses = dict[int, _DatumLosses]
-"""By the datum's index in the request."""
+_Losses = dict[int, tuple[np.ndarray, np.ndarray]]
+"""By the datum's index in the request: log-probabilities and losses (T,) of its targets."""
 
 
 @dataclass(frozen=True)
 class _Targets:
-    """Which log-probabilities a loss reads of packed rows, those of targets and maybe of other tokens: pair p is
-    `tokens[p]` at row `rows[p]`; rows ascend."""
+    """Which log-probabilities a loss reads of packed rows: pair p is `tokens[p]` at row `rows[p]`; rows ascend."""
 
     rows: torch.Tensor
     tokens: torch.Tensor
@@ -92,17 +79,15 @@ class _Unembedding:
         return out
 
     def _logprobs(self, x: torch.Tensor) -> torch.Tensor:
-        """(R, vocabulary), float32."""
         logits = unembedded(x, self._weights)
         return torch.log_softmax(logits, dim=1, out=logits)
 
     @torch.no_grad()
     def backward(self, slopes: torch.Tensor, unembedding: torch.Tensor, unembed_grads: Weights) -> torch.Tensor:
         """Returns the gradient of sum(slopes * target log-probabilities) for the hidden states (R, hidden); `slopes`
-        (pairs,) are the loss's derivatives. `unembedding` is the matrix in the dtype of the layers: in bfloat16 the
-        products of this pass are bfloat16 too, which is faster; those of the forward pass are as float32's. Adds the
-        gradients of the unembedding's LoRA factors A and B to `unembed_grads`, if these are trained. Uses up what
-        `target_logprobs` kept; log-probabilities that were too many to keep are computed again."""
+        (pairs,) are the loss's derivatives. `unembedding` is the matrix in the dtype of the layers, and so of this
+        pass's products. Adds the gradients of the unembedding's LoRA factors A and B to `unembed_grads`, if these are
+        trained. Uses up what `target_logprobs` kept."""
         dtype = unembedding.dtype
         a, b = (self._weights.get(f"{UNEMBED}.lora_{factor}") for factor in "AB")
         grad = torch.zeros_like(self._hidden)
@@ -140,22 +125,15 @@ class _Unembedding:
 
 
 class _Read:
-    """Which log-probabilities the losses of a series read: pair p, in the order of the datums, is `tokens[p]` at row
-    `rows[p]`. `logprobs` and `slopes` (pairs,), the losses' derivatives with respect to these, are filled as they are
-    known."""
+    """The log-probabilities that the losses of a series read, of `tokens` at `rows`, in the order of the datums, and
+    the losses' derivatives with respect to these (`slopes`), both (pairs,) and filled as they are known."""
 
     def __init__(self, rows: np.ndarray, tokens: np.ndarray) -> None:
         # Stable: two tokens of one row keep their order, and the sum its bits.
-        self._order = np.argsort(rows, kind="stable")
-        self._rows, self._tokens = rows[self._order], tokens[self._order]
+        self.order = np.argsort(rows, kind="stable")
+        self.rows, self.tokens = rows[self.order], tokens[self.order]
         self.logprobs = np.empty(len(rows), dtype=np.float32)
         self.slopes = np.empty(len(rows), dtype=np.float32)
-
-    def of_rows(self, start: int, stop: int, device: torch.device) -> tuple[np.ndarray, _Targets]:
-        """The places of the pairs at rows start .. stop, and what they name, rows counted from `start`."""
-        first, end = np.searchsorted(self._rows, [start, stop])
-        rows, tokens = self._rows[first:end] - start, self._tokens[first:end]
-        return self._order[first:end], _Targets(torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device))
 
 
 class _Pass(NamedTuple):
@@ -185,11 +163,8 @@ class _Lane:
 
     def run(self, series: Series, datums: list[TrainDatum], loss: str, config: dict[str, float]) -> _Losses:
         """Returns log-probabilities and losses of the datums of a series, by their index in `datums`; with a backward
-        pass adds the gradients to this lane's. The loss is computed from the log-probabilities of single tokens; its
-        derivatives with respect to these (`slopes`) then go back through the unembedding and the layers.
-
-        A shared prefix goes back last: its gradients are those of its own targets, and of the keys and values that the
-        micro-batches have read."""
+        pass adds the gradients to this lane's. A shared prefix goes back last: its gradients are those of its own
+        targets, and of the keys and values that the micro-batches have read."""
         of_datums = [each for batch in series.batches for each in batch.datum_rows]
         scored = {each.number: scored_tokens(loss, datums[each.number], config) for each in of_datums}
         read = _Read(
@@ -222,7 +197,7 @@ class _Lane:
                 first = span.stop
                 losses, read.slopes[span] = token_losses(loss, datums[number], read.logprobs[span], config)
                 n_targets = len(rows)  # a datum has one target per token, and `scored_tokens` names these first
-                out[number] = _DatumLosses(read.logprobs[span][:n_targets].copy(), losses)
+                out[number] = read.logprobs[span][:n_targets].copy(), losses
             self._go_back(done, read)
             del done  # before the next: what no slope went back through is still whole
         if seen:
@@ -240,8 +215,8 @@ class _Lane:
         *,
         keep: bool,
     ) -> _Pass:
-        """A pass over rows (R,) of a series, of which `first_row` is the number of the first; notes the
-        log-probabilities that are read of them. `keep` as for `_Unembedding.target_logprobs`."""
+        """A pass over rows (R,) of a series, from `first_row` on; notes the log-probabilities that are read of them.
+        `keep` as for `_Unembedding.target_logprobs`."""
         device = self._model.device
         with torch.set_grad_enabled(self._backward):
             hidden = self._model.hidden(
@@ -251,14 +226,16 @@ class _Lane:
                 attention,
                 row_exact=False,
             )
-        places, targets = read.of_rows(first_row, first_row + len(tokens), device)
-        unembedding = _Unembedding(hidden.detach(), self._weights, targets)
+        first, end = np.searchsorted(read.rows, [first_row, first_row + len(tokens)])
+        rows, its_tokens = torch.from_numpy(read.rows[first:end] - first_row), torch.from_numpy(read.tokens[first:end])
+        unembedding = _Unembedding(hidden.detach(), self._weights, _Targets(rows.to(device), its_tokens.to(device)))
+        places = read.order[first:end]
         read.logprobs[places] = unembedding.target_logprobs(keep=keep).cpu().numpy()
         return _Pass(hidden, unembedding, places)
 
     def _go_back(self, done: _Pass, read: _Read, others: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()) -> None:
-        """The backward pass of `done`, from the slopes of what was read of it and from the gradients of `others`, which
-        it has made."""
+        """The backward pass of `done`, from the slopes of what was read of it and the gradients of `others`, which it
+        has made."""
         ends = list(others)
         slopes = read.slopes[done.places]
         if self._rounded_unembedding is not None and slopes.any():
@@ -301,15 +278,13 @@ def run_datums(
     backward: bool,
 ) -> LossOutput:
     """Returns log-probabilities and losses of `datums`, which have been checked; with `backward`, their gradients are
-    added to the adapter's. Series of micro-batches are dealt out to LANES lanes, which run in threads and sum their
-    gradients."""
+    added to the adapter's."""
     config = checked_config(loss, loss_config)
     sequences = [datum.tokens for datum in datums]
     packed = pack(sequences, _rows_per_batch(model))
     weights = adapter.adapted_weights(model.weights)
     model.join_factors(weights)
-    # The LoRA factors that gradients are taken of. They are float32, also where the passes round them to bfloat16,
-    # because a gradient has their dtype and is summed over the micro-batches.
+    # float32, also where the passes round them to bfloat16: a gradient has their dtype and is summed.
     trained = {name: factor.float() for name, factor in weights.snapshot.factors.items()} if backward else {}
     unembedding = weights[UNEMBED].to(model.dtype) if trained else None  # one copy at most
 
@@ -338,8 +313,7 @@ def run_datums(
         wait(running.values())
     if backward:
         adapter.add_grads(grads)
-    in_order = [results[index] for index in range(len(datums))]
-    logprobs, losses = [each.logprobs for each in in_order], [each.losses for each in in_order]
+    logprobs, losses = ([results[index][part] for index in range(len(datums))] for part in (0, 1))
     # In float64, and in the order of the datums, whichever lane they were in.
     total = float(sum(float(values.sum(dtype=np.float64)) for values in losses))
     return LossOutput(logprobs, losses, {"loss:sum": total})
