@@ -110,9 +110,6 @@ def check_key(_: str | None) -> Finding:
 def check_tinker(model_name: str | None) -> Finding:
     """Whether the Tinker service offers the model (None: the one that a run takes if none is named). Without a key:
     whether the embedded server can be started with it, which needs its packages and a local model folder."""
-    from coderl_tasks.planning.early_checks import choose_model
-    from coderl_tasks.policy.clients import not_offered, supported_models
-
     listing: tuple[str, ...] = ()  # empty if the service gives no list
     try:
         if not uses_tinker_service():
@@ -122,6 +119,9 @@ def check_tinker(model_name: str | None) -> Finding:
             folder = require_local_model(model_name or NANO_MODEL)
             later = "" if folder.is_dir() else ", made of a GGUF file when it is first used"
             return Finding("tinker", True, f"embedded, serving {folder}{later}")
+        from coderl_tasks.planning.early_checks import choose_model  # with the SDK: seconds to import
+        from coderl_tasks.policy.clients import not_offered, supported_models
+
         url, key = tinker_credentials()
         offered = asyncio.run(supported_models(url, key, patience_s=DEADLINE_S))
         listing = _model_lines(offered)

@@ -2,7 +2,8 @@
 those of kinds that no test has yet.
 
 `quick_answers` runs a program on all inputs in one process of the sandbox, in a hundredth of the time of a process per
-input. It only guides the choice, as a program may carry something over to the next input: the judge verifies the rest.
+input. It only guides the choice, as a program may carry something over to the next input: the judge verifies
+what is chosen.
 """
 
 import json

@@ -1,25 +1,28 @@
 """checkers=infer: which built-in comparator a problem needs whose references do not print what its tests expect.
 
 A wrong reference and a problem with several right answers look alike: the outputs differ. So a comparator is inferred
-only if nothing speaks against it; otherwise the problem stays `undecided` with the reason. The rules, for a problem
-that names no comparator and no checker:
+only if nothing speaks against it; otherwise the problem stays `undecided` with the reason, and its tests compare as
+before. The rules, for a problem that names no comparator and no checker:
 
 1. *Candidates.* Three freedoms: letter case, numbers (the tolerance that the statement names, else 1e-6 for integers
    too), and order (lines, else tokens, else `set`). Of each the strictest under which every reference that answers all
    tests agrees with the expected outputs. `exact` is no candidate: it accepts less than the default. If two freedoms
    explain the outputs, or the statement names another one too, no single comparator is right.
 2. *Evidence.* The statement says so, and one reference answers. Or no reference prints what the tests expect, and two
-   differ from each other: one right reference beside one that prints another order may be a forgotten tie-break. That
-   elements may be repeated only words can say. Where the statement allows any order and no reference shows one, its
-   words must be able to mean one thing only: lines of one token, a single line, a list of scalars.
+   differ from each other: one right reference beside one that prints another order is what a forgotten tie-break looks
+   like. That elements may be repeated only words can say. Where the statement allows any order and no reference shows
+   one, its words must be able to mean one thing only: lines of one token, a single line, a list of scalars.
 3. *Against it.* The statement says that any of several answers is right, which no comparator can check. Against order:
    the statement asks for some order, or frees only a part of it (ties, the members of each group); one input holds
    several cases, whose answers must not mix; or the tokens are those of the input, or 1 to n, in every test, so that
    their order is the answer, and a program that echoes the input would pass.
 4. *Known-wrong programs* must still fail. Those are the problem's own (`wrong_solutions`) that fail now, and mutants of
    the references that differ from them in a way in which the references do not differ from each other: tokens that
-   change their line though references only change the order within lines, or integers beside inexact decimals. So
-   mutants run only where a candidate is coarser than what was seen: `tokens_any_order`, `set` and `float`.
+   change their line though references only change the order within lines, or integers beside inexact decimals. A
+   mutant that only prints in another order is not known to be wrong if order is what references differ in; one whose
+   tokens differ fails under every candidate anyway. So mutants run only where a candidate is coarser than what was
+   seen: `tokens_any_order`, `set` and `float`. Failing completions of a profile are not known to be wrong: they failed
+   under the comparator in doubt (and the profile comes later).
 """
 
 import ast

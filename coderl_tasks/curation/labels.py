@@ -8,12 +8,15 @@ the set's distribution of pass rates is learned first, and updated by a problem'
    they are the uniform distribution. All of it is on a grid of CELLS cells and the two ends: posteriors are exact sums.
 2. The weights are learned by EM from how many problems had k of n passes: of all problems, of each split, and of each
    split's thirds by the prompt's length. A group is drawn towards the one that holds it, as if STRENGTH more problems
-   had been seen that look like that one (a Dirichlet prior; the weights are the posterior's mode).
+   had been seen that look like that one (a Dirichlet prior; the weights are the posterior's mode). So a split of ten
+   problems has nearly the weights of all, and one of a thousand its own.
 3. A stopping rule decides the number of samples from these samples. That biases k / n, but not the posterior: the
    probability of a sequence of outcomes is p^k (1 - p)^(n - k) times a factor of the rule, which is free of p.
-4. The result depends only on the profile, in any order of its problems. The weights are rounded before they are used.
+4. The result depends only on the profile, in any order of its problems, so a curation that was killed ends with the
+   same labels. The weights are rounded before they are used, and the manifest has them.
 
-Two samples per problem determine two numbers of the distribution, the Dirichlet prior the rest.
+Limits: two samples per problem determine two numbers of the distribution, the Dirichlet prior the rest. The features
+are the split and the prompt's length; profile_mode=screen adds outcomes of similar statements (`curation.screen`).
 
 Sources: Efron 2016, "Empirical Bayes deconvolution estimates"; Dempster, Laird and Rubin 1977 (EM).
 """
@@ -173,7 +176,7 @@ _BINS = np.minimum((RATES * POSTERIOR_BINS).astype(int), POSTERIOR_BINS - 1)
 
 def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | None = None) -> pl.DataFrame:
     """`profile` with each problem's most probable `difficulty` and LABEL_COLUMNS, null where nothing was graded. The
-    prior is that of the problem's group, but for problems in `own`: by problem_id, a distribution (J,)."""
+    prior is that of the problem's group, but for problems in `own`: by problem_id, the probabilities (J,) of RATES."""
     distributions = {group: prior.distribution(group) for group in prior.weights}
     own = own or {}
     group_posterior = cache(lambda group, k, n: posterior(distributions[group], k, n))  # few differ

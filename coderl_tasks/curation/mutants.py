@@ -50,9 +50,9 @@ def mutants(code: str, seed: int, most: int) -> list[str]:
 
 
 def live_code(code: str, entry_point: str = "") -> str:
-    """`code` without that of which a mistake changes no test's result: comments, docstrings, and functions that nothing
-    names. With an `entry_point`, which tests call, also without the part under `if __name__ == "__main__"`. `code` as
-    it is if it does not compile."""
+    """`code` without comments, docstrings and functions that nothing names, where a mistake changes no test's result.
+    With an `entry_point`, which tests call and which stays, also without the part under `if __name__ == "__main__"`.
+    `code` as it is if it does not compile."""
     try:
         tree = ast.parse(code)
     except NOT_PYTHON:

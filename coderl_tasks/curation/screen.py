@@ -1,5 +1,8 @@
 """profile_mode=screen: at most one round of samples per problem; a posterior decides what is kept.
 
+Of a problem that is never solved, the statement and two samples tell nearly as much as sixteen samples. So a problem
+has at most one round (profile_round), and the other problems supply the rest:
+
 1. The prior of `curation.labels` (a mixture of never, always and beta distributions, by split and prompt length) gets
    one more level: a problem's weights are drawn to those of the NEIGHBOURS with the most similar statements, as their
    own samples give them. A neighbour counts by its squared similarity, the group's weights as GROUP_WORTH problems.
@@ -9,8 +12,11 @@
    skipped if the parts before put their chance below `skip_below`. At the end, those below `drop_below` are dropped.
 
 Two samples hardly tell never solved from seldom solved, so low probabilities are too high: at the default limits far
-less is lost than they say (benchmarks/curation.md). The result depends only on the problems and the recorded samples:
-similarities are of whole numbers, equal on every machine, and weights are rounded.
+less is lost than they say (benchmarks/curation.md). Skipped problems tell nothing of others, which raises the
+probabilities a little more: hence two limits.
+
+The result depends only on the problems and the recorded samples, so a curation that was killed or is repeated decides
+the same. Similarities are of whole numbers, equal on every machine; weights are rounded.
 """
 
 import re
@@ -93,7 +99,7 @@ class Screen:
         drops = [
             Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chances[problem.problem_id])}")
             for problem in part
-            if chances[problem.problem_id] < least
+            if not chances[problem.problem_id] >= least
         ]
         return [problem for problem in part if chances[problem.problem_id] >= least], drops
 

@@ -3,12 +3,15 @@
 1. A problem is good if one of its first few distinct solutions passes all its tests, in every run. Each is run twice:
    one that passes only sometimes, or whose answers differ, is flaky and says nothing of the tests. (The driver seeds
    `random`, so flaky solutions get their randomness elsewhere.)
-2. A slow reference is not a wrong one: it is run again with a multiple of the time limit.
-3. A problem is suspected of several right answers if its statement says so, or if a second solution passes at least
-   half of the tests and disagrees on the others.
-4. Tests and checkers may fail by themselves, with every program: `tests_fail`.
+2. A slow reference is not a wrong one. After a time limit it is run again with a multiple of the limit: `slow` passes
+   then, `too_slow` does not end even then, and nothing is known.
+3. If several answers are right, comparing with one expected output is unfair. A problem is a suspect if its statement
+   says so, or if a second solution passes at least half of the tests and disagrees on the others.
+4. Tests and checkers may fail by themselves, with every program: `tests_fail`. The detail names the known-wrong
+   programs that pass.
 5. With an `inference_seed`, a problem that names no comparator may get one, and is checked under it.
-6. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped.
+6. Only `own_solution_fails`, `flaky_solution` and `tests_fail` are dropped. Ungraded problems are tried again. If the
+   sandbox grades nothing at all, that is an InfraError; a problem that alone cannot be graded stays in as `undecided`.
 """
 
 import asyncio
@@ -91,9 +94,9 @@ async def check_solutions(
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Checks that each problem's own solutions (at most `max_solutions`) pass its tests; returns SOLUTION_SCHEMA, one
-    row per problem, in order. With an `inference_seed`, comparators are inferred; it seeds the mutants that must fail
-    under them. `folder` records each check as it ends, so a second call with the same arguments runs only the missing
-    ones. Raises InfraError if the sandbox is down."""
+    row per problem, in order. With an `inference_seed`, comparators are inferred (see `inferred_comparators`); it seeds
+    the mutants that must fail under them. `folder` records each check as it ends, so a second call with the same
+    arguments and time limit of the judge runs only the missing ones. Raises InfraError if the sandbox is down."""
 
     async def check(problem: Problem) -> Row:
         return (await check_problem(problem, judge, max_solutions, inference_seed)).to_row()

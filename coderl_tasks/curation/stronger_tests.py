@@ -74,7 +74,7 @@ _CATCHING_VERDICTS = (Verdict.WRONG_ANSWER, Verdict.RUNTIME_ERROR)
 class Strengthened:
     """The generated tests of a problem, or the `reason` why there are none; on how many `inputs` the references agree;
     how many programs that passed the given tests (`survivors`) are `caught`; and of the completions the first generated
-    test that each fails."""
+    test that each fails. Its fields are, in this order, columns of the recorded row (STRENGTH_SCHEMA)."""
 
     reason: str = ""
     inputs: int = 0
@@ -177,7 +177,8 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
     known = {shape(reference) for reference in references}
     programs = [code for code in dict.fromkeys([*completions, *wrong]) if shape(code) not in known]
     goals = await _goals_to_catch(limited, maker, tests, programs, references[0], judge)
-    # Programs that no given test catches: completions by definition, and the mutants for which `times` is 0.
+    # Programs that no given test catches: completions by definition, and mutants that a new test catches (`goals`) and
+    # no given one does (`times` is 0, until `choose` raises it).
     survivors = [code for code in programs if code in completions or (code in goals and not goals[code].times)]
     given = [features(maker.parse(text), "") for text in maker.given(problem)]
     kinds = kinds_of_inputs(given, [features(maker.parse(test.input), test.expected) for test in tests])
@@ -193,7 +194,8 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
         if grade.verdict in _CATCHING_VERDICTS and grade.first_failed is not None
     }
     first_failed = {code: number for code, number in caught.items() if code in completions}
-    return Strengthened("", len(tests), len(survivors), len(caught), tuple(kept.tests), first_failed)
+    counts = {"inputs": len(tests), "survivors": len(survivors), "caught": len(caught)}
+    return Strengthened(tests=tuple(kept.tests), first_failed=first_failed, **counts)
 
 
 def _reason_to_skip(problem: Problem) -> str:

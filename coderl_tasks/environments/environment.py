@@ -35,7 +35,7 @@ class Turns:
     most: int = 1
     feedback: Feedback = "samples"
     tokens: int | None = None  # of a completion after its first prompt, replies included; None: no limit of its own
-    tool_calls: int = 0
+    tool_calls: int = 0  # so many at most; 0: it goes on by feedback
 
     @property
     def tools(self) -> Tools:
@@ -163,8 +163,10 @@ class CodeEnvironment(Environment):
         return await code_replies(judge, problem, codes, self.turns.feedback)
 
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
-        """Scores one problem's completions: the program of each is run on the tests that give reward; those that
-        earned any are searched for signs of cheating; those that passed are also run on the tests held back."""
+        """Scores the completions `texts` of one problem, in order, in three steps: the program of each is run on the
+        tests that give reward; programs that earned reward are searched for signs of cheating, which with `quarantine`
+        cost the reward; programs that passed are also run on the tests held back, which only measures whether they
+        pass those too. In an outage a completion has verdict `infra_error` and no reward."""
         held_back = self.held_back(problem)  # indices of tests, as in the next two
         rewarded: list[int] | None = None  # all tests
         priority = self.priorities.get(problem.problem_id)  # the order in which to run tests; None: their own

@@ -115,7 +115,8 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
     ]
     if request.benchmarks:
         sides.append(_Side(BENCHMARKS, list(request.benchmarks), rules=None, limit=-1))
-    # All files are hashed and cut into segments, even if all parts exist: a file may have changed under its name.
+    # All files are hashed and cut into segments, even if all parts exist: a file may have changed under its name. Sides
+    # may share files: each is hashed once.
     files = list(dict.fromkeys(file for side in sides for source in side.sources for file in source.files))
     if on_rows is not None:
         on_rows(RowsProgress(rows=0, bytes_read=0, bytes_total=0, phase="hashing"))

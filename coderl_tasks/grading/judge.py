@@ -373,7 +373,8 @@ class _Run:
     async def _run_with_other_programs(
         self, request: RunRequest, indices: Sequence[int], limits: Limits
     ) -> list[TestResult] | None:
-        """As `_send`, after other programs; None unless all that counts is what the program itself has done."""
+        """As `_send`, after other programs. None where that did not go well: only what the program itself did, and how
+        long that took, may count."""
         report = await self.programs.run_with_others(request)
         if report is None:
             return None
@@ -416,8 +417,8 @@ class _Run:
                     undecided = [place for place in undecided if place < failed[0]]
             if not undecided:
                 return judged
-            results = [judged[place] for place in undecided]
-            answered = [(self.problem.tests[one.index], one.answer.decode(errors="replace")) for one in results]
+            waiting = [judged[place] for place in undecided]
+            answered = [(self.problem.tests[one.index], one.answer.decode(errors="replace")) for one in waiting]
             still_undecided = []
             for place, of_test in zip(undecided, await self.programs.results_of(answered), strict=True):
                 result = judged[place]

@@ -249,9 +249,11 @@ _Outcome = TypeVar("_Outcome")
 
 @dataclass(eq=False)
 class _Batches(Generic[_Item, _Outcome]):
-    """Requests that each carry what several callers want, as a request costs more than most of that. `send` returns an
-    outcome for each item of a batch, in order, or for the first of them: the others are sent later. `wait` returns when
-    there is nothing to wait for any more. A batch has at most `most` items."""
+    """Requests that each carry what several callers want, as a request costs more than most of that.
+
+    `send` returns an outcome for each item of a batch, in order, or for the first of them: the others are sent later.
+    `wait` returns when there is nothing to wait for any more. A batch has at most so many items, and of so many bytes.
+    """
 
     send: Callable[[Sequence[_Item]], Awaitable[Sequence[_Outcome]]]
     wait: Callable[[], Awaitable[None]]

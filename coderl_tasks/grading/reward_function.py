@@ -102,7 +102,8 @@ class RewardFunction:
         return hashlib.sha256(self.source.encode()).hexdigest()
 
     async def require_usable(self, client: SandboxClient, *, replies: bool = False) -> None:
-        """Load the file in the sandbox. Raises ConfigError, with its traceback, and InfraError for an outage."""
+        """Load the file in the sandbox, with `replies` for its function respond. Raises ConfigError with its traceback
+        if that fails, InfraError for an outage."""
         report = await self._run(client, "", (), 1.0, turn=0 if replies else None)
         if "fault" in report or "results" not in report:
             why = report.get("fault") or f"nothing came back after {_STARTING_S:g} s"
@@ -113,7 +114,8 @@ class RewardFunction:
     async def replies(
         self, client: SandboxClient, ground_truth: str, completions: Sequence[str], turn: int, timeout_s: float
     ) -> list[ReplyOrError]:
-        """What respond(completion, ground_truth, turn) says to each: a text, None or its error. As `rewards`."""
+        """What the function respond(completion, ground_truth, turn) says to each completion: a text, None where it has
+        no reply, or its error. Otherwise as `rewards`."""
         found: dict[str, ReplyOrError] = {}
         # One by one: a few are asked for at a time, and one that kills the runner is alone.
         for text in dict.fromkeys(completions):
@@ -131,7 +133,8 @@ class RewardFunction:
     async def rewards(
         self, client: SandboxClient, ground_truth: str, completions: Sequence[str], timeout_s: float
     ) -> list[Reward]:
-        """The rewards of completions that share a ground truth, in order, with `timeout_s` CPU seconds each."""
+        """The rewards of completions that share a ground truth, in order; `timeout_s` is CPU seconds per completion.
+        Raises InfraError where the sandbox failed."""
         # The same text is worth the same, and short answers come many times in a group.
         distinct = list(dict.fromkeys(completions))
         size = max(1, int(_LONGEST_REQUEST_S / _wall_s(timeout_s)))
@@ -146,13 +149,15 @@ class RewardFunction:
     ) -> list[Reward]:
         report = await self._run(client, ground_truth, texts, timeout_s, None)
         results, rewards = report.get("results"), []
-        for result in results if isinstance(results, list) else []:
+        if not isinstance(results, list) or len(results) != len(texts):
+            results = []  # nothing that the runner writes
+        for result in results:
             match result:
                 case {"error": str() as error}:
                     rewards.append(Reward(0.0, error))
                 case {"reward": int() | float() as value} if abs(value) < math.inf:
                     rewards.append(Reward(float(value)))
-        if isinstance(results, list) and len(rewards) == len(results) == len(texts):  # else the runner wrote none of it
+        if len(rewards) == len(texts):  # all entries are what the runner writes
             return rewards
         if len(texts) > 1:  # one of them has taken the runner with it: alone, each answers for itself
             return [(await self._together(client, ground_truth, [text], timeout_s))[0] for text in texts]
@@ -185,7 +190,8 @@ def _module_statements(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def file_of(function: Callable[..., Any]) -> str:
-    """The source of a file that defines `function` as compute_reward. Raises ConfigError where it cannot be sent."""
+    """The source of a file that defines `function` as compute_reward. Raises ConfigError, one line, for a function that
+    cannot be sent, or that does not take ARGUMENTS."""
     _require_def_without_closure(function)
     shown = f"{FUNCTION}({', '.join(ARGUMENTS)})"
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):

@@ -1,12 +1,13 @@
 """Signs that a program took its reward from the tests or the grader instead of solving the problem.
 
 A program is read, not run, and only one that passed a test: what earned nothing bought nothing. Each sign (SIGNS) names
-itself and a line of the program; of the first two without its text, which holds what the tests expect.
+itself and a line of the program as its evidence. Of the first two the line alone is named: it holds what the tests
+expect.
 
 Only rich values count as inputs and outputs: texts of several words, numbers that are neither small nor usual, lists of
 three and more. A table of weekdays or "YES" solves its problem, and looks the same as one that was read off the tests.
-Held-back tests find a program that branches on small inputs alone. Assertions have no inputs and outputs to look for. A
-table of known facts (status codes, Fibonacci numbers) can be suspected wrongly.
+So a program that branches on small inputs alone is not found here; held-back tests find it. Assertions have no inputs
+and outputs that could be looked for. A table of known facts (status codes, Fibonacci numbers) can be suspected wrongly.
 """
 
 import ast
@@ -278,8 +279,9 @@ def _dotted(node: ast.AST, imported: Mapping[str, str]) -> str:
 
 
 def _examines_grader_or_machine(nodes: Sequence[ast.AST], imported: Mapping[str, str]) -> Iterator[Sign]:
-    """Yields "reads_files" for files or environment variables that are not its input, "reads_clock" for the date, and
-    "tests_its_grader" for access to the process that grades it. `imported` has dotted names by those in the program."""
+    """Yields "reads_files" if a program reads files or environment variables that are not its input, "reads_clock" if
+    it asks for the date, and "tests_its_grader" if it examines or changes the process that grades it. `imported` says
+    what names stand for: "os.listdir" for listdir."""
     # Tables that it changes, or in which it looks up a key such as ONLINE_JUDGE, as contestants' templates do.
     innocent_environ: set[int] = set()  # by id
     for node in nodes:

@@ -175,11 +175,11 @@ def read_completions(path: Path) -> dict[str, list[Any]]:
             where = f"{path}, line {row.source_row + 1}"
             if not isinstance(row.values, dict):
                 raise DataError(f"{where}: not a JSON object")
-            meanings, first = ({_COLUMNS.get(name) for name in values} for values in (row.values, rows[0].values))
+            meanings = {_COLUMNS.get(name) for name in row.values}
             if not {"code", "completion"} & meanings:
                 raise DataError(f"{where}: neither code nor completion; there are: {', '.join(row.values) or 'none'}")
             # A line without `code` would be graded as one that has no program, whatever its `completion` says.
-            if ("code" in meanings) != ("code" in first):
+            if ("code" in meanings) != any(_COLUMNS.get(name) == "code" for name in rows[0].values):
                 raise DataError(f"{where}: code in some lines and not in others: give it in all of them, or in none")
         names = dict.fromkeys(name for row in rows for name in row.values)
         return _one_per_row([row.values for row in rows], _columns_by_meaning(names) if rows else {})

@@ -5,8 +5,10 @@
    one process apart, so a table in the process does.
 2. Between hosts it may not be enough: some network file systems keep such a lock to one host, others keep it for
    minutes after its host is gone. So the holder writes its record into the lock file anew every BEAT_S (a lease). A
-   process on another host takes the folder over once it has seen no beat for LEASE_S, by its own clock.
-3. Whoever writes in the folder first asks whether this process still holds it (`require_in_place`).
+   process on another host takes the folder over once it has seen no beat for LEASE_S, by its own clock (clocks of
+   hosts differ).
+3. Whoever writes in the folder first asks whether this process still holds it (`require_in_place`): another host may
+   have taken it over while this one was stopped or without a network.
 """
 
 import errno

@@ -138,7 +138,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"log_path={folder} is a file")
         config_path = folder / CONFIG_FILE
-        # Before taking the lock, which would leave its file in somebody else's folder.
+        # Before taking the lock, which would leave its file in somebody else's folder. An interrupted start may have
+        # left a lock file and a log without a config.json.
         names = [child.name for child in folder.iterdir()] if folder.is_dir() else []
         others = [name for name in names if not name.startswith(".") and name not in ("run.lock", "logs.log")]
         if others and not config_path.exists():

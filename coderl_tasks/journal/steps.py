@@ -170,7 +170,7 @@ class StepJournal:
     def write_problems(
         self, problem_ids: Sequence[str], sizes: Sequence[int] | None = None, decided: int | None = None
     ) -> StepProblems:
-        """Record, and return, what the step is sampled on; before anything of it is sampled."""
+        """Record, and return, what the step is sampled on, before what the settings do not decide is sampled."""
         problems = StepProblems(list(problem_ids), None if sizes is None else list(sizes), decided)
         values: dict[str, Any] = {"problem_ids": problems.ids, "completions": problems.sizes, "decided": decided}
         known = {key: value for key, value in values.items() if value is not None}

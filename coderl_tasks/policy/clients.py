@@ -105,7 +105,8 @@ async def supported_models(
 ) -> dict[str, SupportedModel]:
     """The models that the service offers, by name. Opens no session. InfraError, naming the address, if no answer comes
     for `patience_s`: the SDK itself waits for ever."""
-    # The SDK makes REST clients one at a time under a lock of the process, also for an address where nothing answers.
+    # The SDK makes REST clients one at a time under a lock of the process, also for an address where nothing answers:
+    # one made there would block those of every other address, long after its caller was cancelled.
     await require_answer(base_url, patience_s=min(patience_s, PATIENCE_S))
     with tinker_errors("asking for the models it has"), warning_if_slow(base_url, patience_s):
         try:

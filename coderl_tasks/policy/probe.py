@@ -193,7 +193,7 @@ async def probe_service(
     last_tokens = [each.tokens[-1:] for each in sampled if each.stop_reason == "stop"]
     stops: Stops = "none seen"
     if last_tokens:  # whether the completions that stopped end with one of the tokens they were to stop at
-        stops = "returned" if all({*last} & {*stop, middle_token} for last in last_tokens) else "left out"
+        stops = "returned" if all(last and last[0] in {*stop, middle_token} for last in last_tokens) else "left out"
     return Probe(
         service=service,
         model=model,

@@ -23,7 +23,7 @@ A step draws without replacement, each problem with the weight E[1 - p^G - (1-p)
 steps sampled rests: the first problems found to have a signal would otherwise be most of every later step.
 
 All of it is a function of the pool and of the committed outcomes up to the last step trained into the policy that
-samples.
+samples. These are committed whenever a step is begun, ahead of its turn or not.
 """
 
 import hashlib

@@ -43,7 +43,9 @@ def with_turn_advantages(group: pl.DataFrame, credit: TurnCredit) -> pl.DataFram
             return [advantage * float(turn == n - 1) for turn in range(n)]
         if credit == "discounted":
             return [advantage * DISCOUNT ** (n - 1 - turn) for turn in range(n)]
-        return [advantage + gain - means[turn] for turn, gain in enumerate(row["gains"])]
+        if credit == "per_turn":
+            return [advantage + gain - means[turn] for turn, gain in enumerate(row["gains"])]
+        raise ValueError(f"turn_credit={credit} has no advantages per turn")
 
     column = [of_turns(row) if "gains" in row else None for row in rows]
     return group.with_columns(pl.Series("turn_advantages", column, dtype=ROLLOUT_SCHEMA["turn_advantages"]))

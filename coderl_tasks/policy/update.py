@@ -163,8 +163,11 @@ class TrainedSequence:
 
     def spread(self, values: np.ndarray) -> np.ndarray:
         """`values` of the completion's tokens as values of this sequence's after its prompt, 0 where not sampled."""
+        own = values[self.first : self.last]
+        if len(own) != self.last - self.first:  # numpy would spread a single value over all tokens
+            raise ValueError(f"{len(own)} values for {self.last - self.first} completion tokens")
         spread = np.zeros(len(self.sampled), dtype=values.dtype)
-        spread[self.sampled] = values[self.first : self.last]
+        spread[self.sampled] = own
         return spread
 
 

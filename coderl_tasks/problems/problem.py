@@ -112,7 +112,7 @@ class Problem:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Problem":
         """The problem in a row of `PROBLEM_SCHEMA`; further columns (a pool's) are ignored."""
-        values = {name: row[name] for name in _FIELDS if name in row}
+        values = {name: row[name] for name in _FIELDS if name in REQUIRED or name in row}
         values |= {name: tuple(row.get(name) or ()) for name in PROGRAMS}
         values["tests"] = tuple(Test(test["input"], test["expected"]) for test in row["tests"])
         values["tests_generated"] = row.get("tests_generated") or 0
@@ -259,6 +259,7 @@ class PoolFile:
         for group in range(self._file.num_row_groups):
             about = self._file.metadata.row_group(group)
             frame = self._read(group, [name for name in PROBLEM_SCHEMA if name not in ("tests", *PROGRAMS)])
+            frame = frame.with_columns(pl.lit([], PROBLEM_SCHEMA[name]).alias(name) for name in PROGRAMS)
             if about.total_byte_size > MOST_GROUP_BYTES and about.num_rows > 1:
                 problems += problems_from_frame(frame.with_columns(self._read(group, ["tests"])))
                 continue

@@ -198,34 +198,50 @@ def _opened(file: RawFile) -> IO[bytes]:
 
 
 def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
-    """Hashes a file that has a JSON object per line, and cuts it into segments of whole lines, to be read in parallel.
-    A row has the number of its line, from 0: a blank line uses up a number, but is no row."""
+    """Hashes a file that has a JSON object per line, and cuts it into segments of whole lines, of at least
+    `segment_bytes` but for the last, to be read in parallel. A row has the number of its line, from 0: a blank line
+    uses up a number, but is no row."""
     segments: list[Segment] = []
     digest = hashlib.sha256()
-    position = lines = numbers = 0  # bytes and lines read so far; the last row's number plus one
-    start = first_line = rows = longest = 0  # the open segment's first byte and line, its rows and its longest line
-    size, is_blank = 0, True  # of the line being read
+    numbers = 0  # how many line numbers the rows use: the last row's, plus one
+    position = start = 0  # byte offsets: behind the lines read so far, and of the open segment's first line
+    first_line = rows = longest_line = 0  # the open segment's: first line number, number of rows, bytes
+
+    def segment_since_last_cut() -> Segment:
+        size = position - start
+        # `block` is what a reader holds at once: a line.
+        return Segment(file, start, position, first_row=first_line, rows=rows, size=size, block=longest_line)
+
     with _readable(file), _opened(file) as handle:
-        while True:
-            # In pieces: a line may be hundreds of megabytes.
-            piece = handle.readline(CHUNK_BYTES)
-            digest.update(piece)
-            size, is_blank = size + len(piece), is_blank and not piece.strip()
-            if piece and not piece.endswith(b"\n"):
-                continue
-            position, lines, longest = position + size, lines + 1, max(longest, size)
+        for line_number, (line_bytes, is_blank) in enumerate(_hashed_lines(handle, digest)):
+            position += line_bytes
+            longest_line = max(longest_line, line_bytes)
             if not is_blank:
-                rows, numbers = rows + 1, lines
-            # Cut only at a line's end (and the file's), so that a segment can be read without its neighbours.
-            if position - start >= (segment_bytes if size else 1):
-                segments.append(Segment(file, start, position, first_line, rows, position - start, longest))
-                start, first_line, rows, longest = position, lines, 0, 0
-            if not size:
-                break
-            size, is_blank = 0, True
+                rows, numbers = rows + 1, line_number + 1
+            # Cut only at a line end, so that a segment can be read without its neighbours.
+            if position - start >= segment_bytes:
+                segments.append(segment_since_last_cut())
+                start, first_line, rows, longest_line = position, line_number + 1, 0, 0
+    if position > start:
+        segments.append(segment_since_last_cut())
     # Of the file as it is stored: `digest` is of the decompressed bytes.
     sha256 = digest.hexdigest() if file.compression is None else file_sha256(file.path)
-    return FileIndex(sha256, tuple(segments), numbers)
+    return FileIndex(sha256, tuple(segments), numbers=numbers)
+
+
+def _hashed_lines(handle: IO[bytes], digest: "hashlib._Hash") -> Iterator[tuple[int, bool]]:
+    """Adds a file's bytes to `digest`, and yields for each line its size in bytes and whether it is blank."""
+    size, is_blank = 0, True
+    # Read in pieces: a line may be hundreds of megabytes.
+    while piece := handle.readline(CHUNK_BYTES):
+        digest.update(piece)
+        size += len(piece)
+        is_blank = is_blank and not piece.strip()
+        if piece.endswith(b"\n"):
+            yield size, is_blank
+            size, is_blank = 0, True
+    if size:  # a last line without a line feed
+        yield size, is_blank
 
 
 def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Path | None) -> Iterator[RawRow]:
@@ -292,6 +308,7 @@ def _line_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[Raw
                 # The rest is read past in pieces, for its size and to reach the next line.
                 while not line.endswith(b"\n") and (line := handle.readline(CHUNK_BYTES)):
                     size += len(line)
+                del line  # as large as the limit, if it ends right behind it
                 values: list[Any] = [_too_large(size)]
             else:
                 text = _decoded(line)

@@ -202,6 +202,7 @@ class GradedAhead:
             self.start(group)
         keys = [(group["step"][0], group["group_index"][0]) for group in groups]
         try:
+            # The first failure is raised while others go on: `release` cancels them before the step is graded anew.
             parts = await asyncio.gather(*(task for key in keys for _, task in self._parts[key]))
             graded = sampling.in_order(parts, ROLLOUT_SCHEMA)
             sampling.require_graded(graded, what)
@@ -283,7 +284,8 @@ class Session:
                 # A cancelled SDK call may hang on a server that is gone: do not wait for it longer than this.
                 task.cancel()
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
-            # Only sessions that no other work uses. With sampling ahead there may always be some, on the next session.
+            # Closing ends a session's models and samplers: only sessions that no other work uses. Later work is on the
+            # next one.
             self._under_way.discard(task)
             for _, works in self._released:
                 works.discard(task)

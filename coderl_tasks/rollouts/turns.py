@@ -2,8 +2,8 @@
 
 1. A group's completions are in step: all that go on are replied to, then all answer again. Equal programs run once.
 2. An answer is recorded before the environment is asked about it, and a reply before the policy is asked on: a killed
-   run does not make a reply twice. The answers of a turn are recorded together: to rewrite the group's file after each
-   took minutes per step.
+   run does not make a reply twice (what a program prints may depend on when it runs). The answers of a turn are
+   recorded together: to rewrite the group's file after each took minutes per step.
 3. An answer's seed depends on the run, the group, the completion and the turn alone.
 4. An outage, or a checker that fails, is no reply. The completion ends there and is left out of its group, unless a
    retry of the phase finds the sandbox up again, or the checker mended.

@@ -144,9 +144,9 @@ async def _outcomes_with_fault(fault: str, target: str, cases: Sequence[Case]) -
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         async with started(target, f"http://127.0.0.1:{runner.addresses[0][1]}") as grade:
             outcomes = list(await asyncio.gather(*map(grade, cases)))
+            return outcomes if was_asked else None
     finally:
         await runner.cleanup()
-    return outcomes if was_asked else None
 
 
 async def _faulty_answer(fault: str, request: web.Request) -> web.StreamResponse:

@@ -62,7 +62,8 @@ class Learner:
         self.method = UpdateMethod.of(settings)
         self._trained: _Trained | None = None
         self._samplers: dict[int, tuple[tinker.ServiceClient, tinker.SamplingClient]] = {}
-        # One at a time: with overlap the next step's sampler is opened while an update is under way.
+        # One at a time: with overlap the next step's sampler is opened while an update is under way, and both restore,
+        # replay and save with the one client.
         self._client_lock = asyncio.Lock()
         self._deleted: set[str] | None = None  # None: not asked yet what is left of those that are not needed
         self._deletes = True

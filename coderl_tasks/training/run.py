@@ -345,7 +345,7 @@ def frozen_test_orders(directory: RunDirectory, problems: Sequence[Problem], poo
             if not isinstance(order, list) or sorted(order) != own_order:
                 raise DataError(f"{path} is not of the tests of this pool (problem {problem.problem_id})")
         return recorded
-    # The run began without the file, in the tests' own order, and goes on so.
+    # The run began without the file, in the tests' own order: another one from here on would name other failures.
     if directory.step(0).has("scored"):
         return {}
     orders: dict[str, list[int]] = {}

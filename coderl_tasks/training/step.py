@@ -176,14 +176,16 @@ async def _next_round(
     settings, problem_ids = run.settings, problems.ids
     first, whole = settings.first_completions, settings.completions_per_problem
     n_final = problems.decided or 0  # with `first_completions`: the sizes of the first so many groups are final
-    if n_final == len(problem_ids) if first else settings.most_groups <= len(problem_ids):
+    is_last = n_final == len(problem_ids) if first else len(problem_ids) >= settings.most_groups
+    if is_last:
         return None
     graded = await run.graded_ahead.graded(sampled, f"step {step}")
     without_signal = set(groups_without_signal(graded, run.counted_rewards))
     sizes: list[int] = []
     if first:
         recorded_sizes = _group_sizes(run, problems)
-        # Final sizes stay, even if groups that are graded anew after a kill come out otherwise.
+        # Final sizes stay, even if groups that are graded anew after a kill come out otherwise: what an ended group did
+        # not get went to other groups.
         ended = {index for index, size in enumerate(recorded_sizes[:n_final]) if size == first}
         without_signal = ended | {index for index in without_signal if index >= n_final}
         sizes = [size if index in without_signal else whole for index, size in enumerate(recorded_sizes)]

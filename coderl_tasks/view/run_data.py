@@ -51,8 +51,11 @@ MOST_PROBLEMS, MOST_EVALUATIONS = 256, 64
 FAILURE_CHARS, TITLE_CHARS = 200, 120
 _OUTPUT = pl.col("failed_output")
 _BEGINNING = _OUTPUT.str.slice(0, FAILURE_CHARS).str.strip_chars().str.replace_all("\n", r"\n", literal=True)
-_IS_BLANK = pl.when(_OUTPUT == "").then(pl.lit("no output")).when(_OUTPUT.str.strip_chars() == "")
-_GOT = _IS_BLANK.then(pl.lit("white space alone")).otherwise(pl.format("got {}", _BEGINNING))
+_GOT = (
+    pl.when(_OUTPUT == "").then(pl.lit("no output"))
+    .when(_OUTPUT.str.strip_chars() == "").then(pl.lit("white space alone"))
+    .otherwise(pl.format("got {}", _BEGINNING))
+)  # fmt: skip
 _REASON = pl.coalesce("reward_error", "reason", pl.format("test {}: {}", "first_failed", _GOT))
 _FAILURE = _REASON.str.slice(0, FAILURE_CHARS)
 """Why a completion failed: what its row says, else what it printed or returned in the first test that it failed."""

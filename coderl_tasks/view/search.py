@@ -43,7 +43,7 @@ _ERROR = (
 _SHOWN = (
     "step", "problem_id", "group_index", "sample_index", "verdict", "reward", "tests_passed", "tests_total",
 )  # fmt: skip
-_NEWER = (pl.exceptions.ColumnNotFoundError, pl.exceptions.StructFieldNotFoundError, pl.exceptions.SchemaError)
+_NEWER = (pl.exceptions.ColumnNotFoundError, pl.exceptions.StructFieldNotFoundError)
 """A column, or a part of one, is newer than the file."""
 
 
@@ -71,9 +71,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """`rows` have the completions' columns, `row` in their file and `found`, the text around a hit. `searched`: the
-    first and last of the steps whose hits are listed; `rest`: what is left to search; `is_cut`: there are more hits;
-    `missing`: which statements could not be searched."""
+    """`rows` have the completions' columns, an evaluation's `row` in its file, and `found`, the text around a hit.
+    `searched`: the first and last of the steps whose hits are listed; `rest`: what is left to search; `is_cut`: there
+    are more hits; `missing`: which statements could not be searched."""
 
     rows: list[dict[str, Any]]
     searched: tuple[int, int] | None
@@ -178,9 +178,11 @@ def _rows(completions: pl.LazyFrame, wanted: Wanted, fits: Sequence[pl.Expr]) ->
     some = completions.filter(*fits).select(*dict.fromkeys([*_SHOWN, *keys]), found)
     try:
         rows = some.sort(keys, descending=[key == "step" for key in keys]).head(MOST_HITS + 1).collect().to_dicts()
-    except _NEWER:
-        # Verdicts and answers were always recorded; what else is asked for may be newer than the run.
-        if wanted.verdict in OTHER_KINDS or source not in (None, "completion"):
+    except (*_NEWER, pl.exceptions.SchemaError) as error:
+        # Verdicts and answers were always recorded; what else is asked for may be newer than the run, as `retries` in
+        # the column `sandbox` is. No other schema than the run's is expected.
+        is_other_schema = isinstance(error, pl.exceptions.SchemaError) and wanted.verdict != "requests sent again"
+        if not is_other_schema and (wanted.verdict in OTHER_KINDS or source not in (None, "completion")):
             return []
         raise
     for row in rows if wanted.text else ():
@@ -253,7 +255,7 @@ def counted(data: RunData, kinds: Sequence[str]) -> dict[str, int | None]:
 
 
 def _counted(file: Path, kinds: Sequence[str]) -> dict[str, int | None]:
-    """`counted` of one file. A page asks for it after each commit: to open a DuckDB would take five times as long."""
+    """`counted` of one file."""
     counts = [is_of(kind).sum().alias(kind) for kind in kinds]
     try:
         return scan_parquet(file).select(counts).collect().row(0, named=True)

@@ -244,7 +244,7 @@ def _number(request: Request, name: str) -> int | None:
 
 
 def application(library: Library, key: str, port: int) -> ASGIApp:
-    """The ASGI application that shows `library` to those who have `key`."""
+    """The ASGI application that shows `library` to those who have `key`. `prepare` has the server add HEADERS."""
     viewer = Viewer(library)
 
     @asynccontextmanager

@@ -243,12 +243,13 @@ def _run(slot: Slot, terms: job_files.Terms, notes: int) -> int:
     if slot.confinement.uid is not None:
         job_files.give(workdir, slot.confinement.uid)
     streams = _open_streams(slot.handles, workdir, stdin)
+    program = source if prepared is None else prepared
+    del source, stdin, files  # the program can look into this frame, and a driver removes its files before it runs one
     if slot.program_is_child(terms):
         pid = os.fork()
         if pid != 0:
             os.write(notes, _PROGRAM_STATUS.pack(_wait_for(pid)))
             return 1  # without the note that the program began, a failed run
-    program = source if prepared is None else prepared
     try:
         submission.become(slot.confinement, terms, workdir, streams, notes)
         # Only now: what fails before is no failure of the program. If the worker ended before this process was bound

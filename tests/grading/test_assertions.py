@@ -315,6 +315,14 @@ PASSING = {
         "    def __str__(self):\n        return f'need {self.balance}'\ndef f():\n    raise E(5)\ndef g(x):\n    return x.decode() if isinstance(x, bytes) else json.loads(x)",
     ),
     "an iterator that goes back to the program": ("assert dec(enc('abc')) == 'abc'", "def enc(x):\n    yield from x\ndef dec(x):\n    return ''.join(x)"),
+    "a copy of an iterator": (
+        "import copy\na = f()\nb = copy.copy(a)\na.n = 1\nassert next(a) == 1 and list(b) == [2, 3]",
+        "def f(): return map(int, [1, 2, 3])",
+    ),
+    "raises calls with arguments of any name": (
+        "import pytest\npytest.raises(ValueError, f, -1, expected=3, test=4)",
+        "def f(x, expected, test):\n    raise ValueError(expected)",
+    ),
     "costly items of an endless generator": (
         "g = f()\nassert [next(g) for _ in range(3)] == [6, 28, 496]",
         "def f():\n    n = 1\n    while True:\n        n += 1\n        if sum(d for d in range(1, n) if n % d == 0) == n:\n            yield n",
@@ -403,6 +411,8 @@ FAILING = [
     ("a = [1]\ns = f(a)\na.append(2)\nassert s.items == [1]", "class S: pass\ndef f(x):\n    s = S()\n    s.items = x\n    return s", Verdict.WRONG_ANSWER, "s.items == ", "[1, 2]"),
     ("a = f(3)\na[0] = 5\nassert f(3) == [3]", "kept = {}\ndef f(x):\n    return kept.setdefault(x, [x])", Verdict.WRONG_ANSWER, "f\\(3\\)", "[5]"),
     ("assert f(-1)", "def f(x):\n    assert x > 0", Verdict.RUNTIME_ERROR, "AssertionError", None),
+    ("import itertools\nassert isinstance(f(), itertools.chain)", "def f(): return map(int, [1])", Verdict.WRONG_ANSWER, "isinstance", None),
+    ("a = f()\nassert type(a).__str__('b') == 'b'", "class S(str): pass\ndef f(): return S('a')", Verdict.WRONG_ANSWER, "", None),
     ("assert f(1) == (2, 3), f(1)", "def f(x):\n    return f, 3", Verdict.WRONG_ANSWER, "object of the class function", "(<an object of the class function>, 3)"),
     ("import pytest\ndef test_it():\n    with pytest.raises(ValueError):\n        f()", "def f(): pass", Verdict.WRONG_ANSWER, "raise", "None"),
     ("import pytest\nassert f(3) == pytest.approx(2.5)", "import numpy\ndef f(x): return numpy.array([])", Verdict.WRONG_ANSWER, "approx", None),

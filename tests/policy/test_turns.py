@@ -52,8 +52,8 @@ async def scored(service: tinker.ServiceClient, tiny_model: str) -> pl.DataFrame
     return asked.with_columns(logprobs="base_logprobs")
 
 
-def marks(sequence: TrainedSequence) -> list[bool] | None:
-    return None if sequence.sampled is None else sequence.sampled.tolist()
+def marks(sequence: TrainedSequence) -> list[bool]:
+    return sequence.sampled.tolist()
 
 
 def test_the_sequences_of_a_completion() -> None:

@@ -174,3 +174,10 @@ def test_a_pool_that_is_written_over_is_not_graded_by(tmp_path: Path) -> None:
     path.write_bytes(other.read_bytes())  # into the same file, not beside it
     with pytest.raises(DataError, match=r"pool\.parquet (was changed while|cannot be read any more)"):
         problem.whole()
+
+
+@pytest.mark.parametrize("name", ["source_row", "statement", "solutions"])
+def test_a_row_that_lacks_a_column_is_no_problem(name: str) -> None:
+    row = problems_frame(PROBLEMS[:1]).drop(name).row(0, named=True)
+    with pytest.raises(KeyError, match=name):
+        Problem.from_row(row)

@@ -92,7 +92,6 @@ async def test_each_answer_goes_on_from_what_was_sampled(sampler: tinker.Samplin
         assert sum(turn["n_tokens"] for turn in turns) == len(row["completion_tokens"]) == len(row["logprobs"])
         assert row["completion"] == turns[-1]["text"] and row["stop_reason"] == turns[-1]["stop_reason"]
         ((tokens, sequence),) = sequences(group, number)
-        assert sequence.sampled is not None
         assert tokens[sequence.prompt_len :][sequence.sampled].tolist() == row["completion_tokens"]
         text = engine.renderer.tokenizer.decode(tokens.tolist())
         assert text.count("<|im_start|>assistant") == 3 and text.count(SAID) == 2
@@ -231,7 +230,6 @@ async def test_a_policy_calls_a_tool_and_its_last_answer_counts(sampler: tinker.
     assert "at most 2 in all" in (prompt := str(decode(called["prompt_tokens"]))) and "# Tools" in prompt
     for number, row in enumerate((called, broken)):
         ((tokens, sequence),) = sequences(group, number)
-        assert sequence.sampled is not None
         assert tokens[sequence.prompt_len :][sequence.sampled].tolist() == row["completion_tokens"]
         written = str(decode(tokens.tolist()))
         assert f"{texts[number]}<|im_end|>\n<|im_start|>user\n<tool_response>\n" in written

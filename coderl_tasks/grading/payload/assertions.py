@@ -5,7 +5,7 @@ process does. The tests run with the answers known so far, and end where they ne
 once without answers. grading/judge_programs.py has the formats.
 """
 
-# ruff: noqa: F403, F405, PTH123, SIM905
+# ruff: noqa: PTH123, SIM905
 
 import functools
 import io
@@ -14,9 +14,32 @@ import resource
 from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # they stand above this text where it runs, with what they import
-    from coderl_tasks.grading.payload.forked import *
-    from coderl_tasks.grading.payload.values import *
+if TYPE_CHECKING:  # they stand above this text where it runs
+    import builtins
+    import itertools
+    import json
+    import math
+    import operator
+    import os
+    import signal
+    import sys
+    from collections import deque
+    from typing import Any
+
+    from coderl_tasks.grading.payload.forked import in_forked_process
+    from coderl_tasks.grading.payload.values import (
+        BASES,
+        FUNCTION,
+        LIBRARY_ERRORS,
+        MUTABLE_BASES,
+        REFERENCE,
+        UNTOUCHED,
+        CannotCross,
+        Decoding,
+        Encoding,
+        MalformedValue,
+        Shared,
+    )
 
 SCRIPT = "<test>"
 MODULE = "solution"
@@ -180,7 +203,7 @@ class Test:
                 key = (int(operation), int(number))
                 end = end if isinstance(end, bool) else decoding.value(end)
                 made: Any = self.items(decoding.values(items), end, handle(self, key, None, "iterator", ""))
-                made = made if is_generator else itertools.chain(made)  # whose type is no generator's
+                made = made if is_generator else PlainIterator(made)
                 self.kept.append(made)
                 self.untouched[id(made)] = key
                 return made
@@ -240,6 +263,19 @@ def error_class(value: Any, fault: str) -> Any:
     if not (isinstance(value, type) and issubclass(value, BaseException)):
         raise MalformedValue(fault)
     return value
+
+
+class PlainIterator:
+    """An iterator of the program, which is no generator; a type of the library would tell tests of another one."""
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._items)
 
 
 class Unknown:
@@ -367,9 +403,13 @@ class Handle:  # without a docstring: it would be that of every object
         return getattr(builtins, base_of(self)) if base_of(self) else Handle
 
 
-# The slots of an object, whatever its class here redefines.
-test_of, reference_of, type_name_of, base_of, now_of = (
-    vars(Handle)[f"_coderl_{_name}"].__get__ for _name in ("test", "key", "type_name", "base", "now")
+def slot(name: Any) -> Any:
+    """Reads a slot of an object, whatever its class here redefines."""
+    return lambda self: object.__getattribute__(self, name)
+
+
+test_of, reference_of, type_name_of, base_of, now_of = map(
+    slot, ("_coderl_test", "_coderl_key", "_coderl_type_name", "_coderl_base", "_coderl_now")
 )
 
 
@@ -398,7 +438,8 @@ def plain_value(value: Any) -> Any:
 
 
 def own_value(value: Any) -> Any:
-    """As `plain_value`, but of a class that the test names the object itself: what it redefines is tested."""
+    """As `plain_value`, but of a class that the test names the object itself: what such a class redefines is tested.
+    Of others it could say something else each time."""
     # The base is looked at first: most objects have none.
     return plain_value(value) if base_of(value) and not is_of_named_class(value) else value
 
@@ -454,7 +495,8 @@ for _name in ("setattr", "delattr", "setitem", "delitem", "format", "enter", "co
 
 
 class Names(dict):
-    """The global names of a test and the program's; `made` are fixtures that its functions share."""
+    """The global names of a test; the others are the program's. `made` are fixtures that all its functions share, and
+    `generators` those that end after them."""
 
     def __init__(self, names: Any) -> None:
         super().__init__(names)
@@ -776,7 +818,8 @@ def compiled_test(script: Any) -> Any:
 
 
 def ignoring_failures(script: Any) -> Any:
-    """The test for a rehearsal: after the first operation, a missing result may be why a statement fails."""
+    """The test for a rehearsal, in which a statement that fails ends nothing: a missing result may be to blame, but not
+    before the first operation."""
     import ast
 
     class GoesOn(ast.NodeTransformer):

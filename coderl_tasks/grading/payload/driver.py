@@ -345,7 +345,8 @@ def run_group(group: list[Record], sources: list[int], stops_at: float, deadline
 
 @cache
 def warm_up() -> None:
-    """Does often what each process will do: Python fills caches and rewrites code the first times."""
+    """Does often what each process will do, with a program of its own: Python fills caches and rewrites code the first
+    times, and each fork would do so again."""
     for _ in range(WARM_UP_TIMES):
         code = compile(WARM_UP_PROGRAM, SOLUTION, "exec", dont_inherit=True)
         is_harmless(WARM_UP_PROGRAM, code)
