@@ -1,7 +1,9 @@
 """Text of others (completions, problems, outputs, errors, names) as a terminal and a CSV file may have it.
 
-A terminal obeys escape sequences (ESC and the C1 controls); a lone CR overwrites the line; direction overrides show
-code in another order than it runs in. A spreadsheet takes a cell for a formula by its first character."""
+A terminal obeys what it is sent: escape sequences (ESC and the C1 controls) move the cursor, set the title, fill the
+clipboard; a lone CR overwrites the line; direction overrides show code in another order than it runs in. A spreadsheet
+takes a cell for a formula by its first character. Parquet and JSON files have texts as they are.
+"""
 
 import json
 import logging
@@ -40,14 +42,14 @@ def csv_cell(text: str) -> str:
 def csv_frame(frame: pl.DataFrame) -> pl.DataFrame:
     """`frame` as a CSV file may have it: lists and structs as JSON, texts and column names as `csv_cell`s."""
     columns = []
-    for series in frame.iter_columns():
+    for name, series in zip(frame.columns, frame.iter_columns(), strict=True):
         if series.dtype.is_nested():
             texts = [None if value is None else json.dumps(value, default=str) for value in series.to_list()]
             series = pl.Series(texts, dtype=pl.String)
         elif series.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Binary):
             texts = [cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else cell for cell in series]
             series = pl.Series([None if text is None else csv_cell(text) for text in texts], dtype=pl.String)
-        columns.append(series.alias(csv_cell(frame.columns[len(columns)])))
+        columns.append(series.alias(csv_cell(name)))
     return pl.DataFrame(columns)
 
 

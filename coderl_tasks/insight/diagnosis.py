@@ -161,7 +161,8 @@ def comparison_table(
 
 
 def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
-    """About one side, or two (A and B), of an evaluation per seed. DataError if the sides share no problem."""
+    """Lines about one side, or two (A and B) and how they compare; a side has an evaluation per seed. DataError if the
+    sides share no problem."""
     lines = []
     for number, records in enumerate(sides):
         for record in records:

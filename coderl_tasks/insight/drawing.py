@@ -169,7 +169,7 @@ def short_name(name: str) -> str:
 class BarRow:
     name: str
     parts: Sequence[tuple[float, str]]  # each with the class of its colour
-    behind: str = ""  # the bar's end
+    behind: str = ""  # a text after the bar's end
 
 
 def rows_of_bars(

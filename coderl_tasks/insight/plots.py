@@ -174,14 +174,12 @@ def evaluation_marks(
     records: Sequence[EvalRecord], most: int, link: Callable[[EvalRecord], str] | None = None
 ) -> list[Mark]:
     """Pass@1 of evaluations in the panel CORRECT, open for those of clearly fewer problems than `most`."""
-    return [
-        Mark(
-            *(record.step, record.pass_at_1, *record.interval, evaluation_said(record)),
-            *(link(record) if link else None, "Pass@1"),
-            is_open=record.summary["n"] < MOST_IN_COMMON * most,
-        )
-        for record in records
-    ]
+    marks = []
+    for record in records:
+        leads_to, is_open = link(record) if link else None, record.summary["n"] < MOST_IN_COMMON * most
+        (low, high), said = record.interval, evaluation_said(record)
+        marks.append(Mark(record.step, record.pass_at_1, low, high, said, leads_to, "Pass@1", is_open=is_open))
+    return marks
 
 
 def evaluation_said(record: EvalRecord) -> str:

@@ -210,9 +210,9 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
     if not file.is_file():
         raise ConfigError(f"{file} is not there: the rollouts of {place.name} were removed")
     rows = scan_parquet(file, ROLLOUT_SCHEMA).filter(problem_id=problem_id).sort(ORDER).collect().to_dicts()
+    config, is_evaluated = run.config_of(place.evaluation), place.evaluation is not None
     problem, missing = None, None  # `missing` says why tests cannot be shown
     try:
-        config, is_evaluated = run.config_of(place.evaluation), place.evaluation is not None
         problem = problems_of(config, {problem_id}, evaluated=is_evaluated).get(problem_id)
         if problem is None:
             missing = "the problem is not there any more"

@@ -149,7 +149,7 @@ def query(
     if sql in NAMED_QUERIES:
         raise ConfigError(f"{sql} is no SQL, but the name of a query: --name {sql}")
     # With these options COPY writes into a view's file, which DuckDB may open; without, it writes another file first,
-    # which `connect` forbids. The whole text is searched: COPY may be inside WITH, and spaces may be unusual.
+    # which `connect` forbids. The whole text is searched: COPY may be inside WITH or EXPLAIN, and spaces unusual.
     replaces = "copy" in sql.lower() and any(option in sql.lower() for option in ("overwrite", "use_tmp_file"))
     with connect(path, sql, steps_sql, external_access=external_access) as connection:
         if replaces and not external_access:
@@ -364,9 +364,9 @@ def _view_rows(view: str, directory: Path) -> list[dict[str, Any]]:
         place = {"eval": record.name, "step": record.step}
         if view == "evals":
             earlier = record.summary.get("compare") or {}  # how it compares to an earlier one, if it was compared
-            compared = {"compare_to": "to", "difference_low": "ci_low", "difference_high": "ci_high"}
             row = {column: record.summary.get(column) for column in EVAL_SCHEMA} | place
-            row |= {column: earlier.get(key) for column, key in ({"difference": "difference"} | compared).items()}
+            row |= {"compare_to": earlier.get("to"), "difference": earlier.get("difference")}
+            row |= {"difference_low": earlier.get("ci_low"), "difference_high": earlier.get("ci_high")}
             rows.append(row)
         else:
             for split, result in {"overall": record.summary, **record.summary.get("by_split", {})}.items():

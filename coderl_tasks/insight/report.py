@@ -254,7 +254,7 @@ def facts(run: RunRecord) -> dict[str, str]:
     if "learning_rate" in run.config:
         known["learning rate"] = f"{run.config['learning_rate']:g}, LoRA rank {run.config.get('lora_rank', '–')}"
     if "time_step_s" in run.metrics.columns:
-        known["time in steps"] = duration(float(run.metrics["time_step_s"].sum()))
+        known["time in steps"] = duration(float(run.metrics["time_step_s"].sum() or 0))
     metrics = run.path / "metrics.jsonl"
     if metrics.is_file():
         known["last written"] = f"{datetime.fromtimestamp(metrics.stat().st_mtime):%Y-%m-%d %H:%M}"
@@ -264,7 +264,8 @@ def facts(run: RunRecord) -> dict[str, str]:
 def phase_times(metrics: pl.DataFrame) -> list[dict[str, Any]]:
     """A row per phase and one for the whole step: seconds per step (median, slowest), total, and share of the whole."""
     names = {phase: f"time_{phase}_s" for phase in (*PHASES, "save")} | {"whole step": "time_step_s"}
-    whole, rows = float(metrics["time_step_s"].sum()) if "time_step_s" in metrics.columns else None, []
+    whole = float(metrics["time_step_s"].sum() or 0) if "time_step_s" in metrics.columns else None
+    rows = []
     for label, name in names.items():
         values: Any = metrics[name].drop_nulls() if name in metrics.columns else ()
         if len(values):

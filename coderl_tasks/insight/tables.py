@@ -155,7 +155,7 @@ def html_table(table: Table[Row]) -> Markup:
 
     shown = table.shown("html")
     classes = [Markup(' class="num"') if "num" in column.style else "" for column in shown]
-    heads = [Markup("<th{}>{}</th>").format(*of, column.heading) for *of, column in zip(classes, shown, strict=True)]
+    heads = [Markup("<th{}>{}</th>").format(of, column.heading) for of, column in zip(classes, shown, strict=True)]
     lines = [Markup("<tr>{}</tr>").format(Markup("").join(heads))]
     # Names and long texts need no label.
     labels = ["" if {"name", "text"} & set(column.style.split()) else column.heading for column in shown]

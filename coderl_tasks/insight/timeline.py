@@ -233,7 +233,7 @@ def _panel(panel: Panel, frame: Frame, top: float, height: float) -> Iterable[Ma
 
 
 def _curve(series: Series, colour: str, place: Callable[[float, float], Point]) -> Iterable[Markup]:
-    """An interval as a band, each step's value as a faint line, and a clear one as `smoothed` has it, if it does."""
+    """An interval as a band, each step's value as a faint line, and the series' clear line, if it has one."""
     if series.band:
         # Of a single step a band would have no width.
         band = series.band if len(series.band) > 1 else [*series.band, (series.band[0][0] + 0.5, *series.band[0][1:])]

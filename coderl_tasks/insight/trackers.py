@@ -3,9 +3,11 @@
 What a kill left unsent the next start sends from the file, where the tracker can say what it has. A local trackio can;
 of W&B, a trackio server and a collector nobody asks, and there what a kill caught on the way stays missing.
 
-OpenTelemetry gets a span per step, with a child span per phase and the row's values as attributes. Each step is a
-trace, because a trace shows only after its end, days for a run. The SDK's batch processor sends in its own thread: no
-step waits for a collector. Not covered: evaluations, and OpenTelemetry's metrics and logs.
+OpenTelemetry gets a span per step, with a child span per phase and the step's metrics as attributes. The SDK's batch
+processor sends them in its own thread: no step waits for a collector, or fails if it is down. Spans are made from the
+row of metrics.jsonl: the phases' lengths are laid end to end, up to the time of logging. With staleness, sampling may
+begin before its step. Each step is a trace, because a trace shows only after its end, days for a run. Not covered:
+evaluations, and OpenTelemetry's metrics and logs.
 """
 
 import hashlib

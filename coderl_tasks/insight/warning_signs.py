@@ -96,7 +96,8 @@ def _equal_groups(history: History, name: str) -> Sign | None:
     without, share = _no_signal(history), history.recent(name)
     if without is None:
         return None
-    skipped, is_zero = f"{without:.0%} of the last groups had equal rewards and gave no gradient", name.endswith("zero")
+    is_zero = name == "groups_all_zero"
+    skipped = f"{without:.0%} of the last groups had equal rewards and gave no gradient"
     too_easy = "converged, or the pool is too easy: if Pass@1 is good, stop here"
     verdict = "the pool looks too hard" if is_zero else too_easy
     if share is not None and share >= 0.4 * without:  # where half of them are of each kind, both are named
