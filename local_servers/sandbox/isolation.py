@@ -93,7 +93,8 @@ def enter_worker(level: str, setting: Setting) -> tuple[submission.Confinement, 
 
 def _enter_namespaces() -> None:
     """Move this worker into new namespaces, in which it is `nobody`. From root, first become a user of this worker's
-    own: RLIMIT_NPROC does not hold for root, and it can signal no other worker's process."""
+    own: RLIMIT_NPROC does not hold for root, not even in a user namespace that maps root to another user; and it can
+    signal no other worker's process."""
     if os.getuid() == 0:
         try:
             kernel.become_user(_own_uid())

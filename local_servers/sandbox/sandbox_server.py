@@ -34,9 +34,10 @@ MIN_QUEUE: int = 128
 MAX_BODY_BYTES = 1 << 30
 MAX_FILES = 10_000
 MAX_NAME_BYTES = 1 << 20
-"""Of all files' names together, those to fetch included: they travel in the header of a message."""
+"""Of all files' names together, those to fetch included."""
 _RETRY_AFTER = {"Retry-After": "1"}  # seconds
-_BODY_COPIES = 4  # how often a body is in memory at a time: as bytes, text, decoded files and the message to the worker
+# How often a body is in memory at a time: as bytes, text, decoded files, and twice as the message to the worker.
+_BODY_COPIES = 5
 Folders = Mapping[str, Path]  # by what they are called
 _POOL = web.AppKey("pool", WorkerPool)
 _CODE_BY_BODY_START = web.AppKey("code by body start", dict[bytes, str])

@@ -24,7 +24,7 @@ from local_servers.sandbox import job_files, kernel, processes, rootfs, submissi
 from local_servers.sandbox.submission import MAIN_FILE, Confinement
 
 _NAMESPACE_WORKDIR = "/tmp"
-_BEGAN, _PROGRAM_STATUS = struct.Struct("d"), struct.Struct("i")  # of `_Notes`
+_BEGAN, _PROGRAM_STATUS = struct.Struct("d"), struct.Struct("i")  # of `_read_notes`
 DESCRIPTORS = struct.Struct("3i")
 _RUN_NAMESPACES = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC
 _OWN_BYTES = 256 << 20  # the code of the request itself, beside the memory it asked for
@@ -115,7 +115,7 @@ def _serve_one(slot: Slot, terms: job_files.Terms) -> bool:
         slot = slot._replace(confinement=slot.confinement._replace(base_processes=running))
     notes_read, notes_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     begin = partial(_begin, slot, terms, (notes_read, notes_write))  # the run's first process; does not return
-    killer = None
+    killer = None  # under Landlock alone: in a pid namespace all of the run ends with its first process
     if slot.confinement.ruleset is not None:
         pid, killer = processes.start_killer(begin, slot.confinement.uid)
     else:
@@ -171,7 +171,8 @@ def _wait(
         elif now >= deadline:
             deadline = math.inf  # its files are still being laid out: wait for the note
         if now >= next_watch:
-            _watch(slot, terms, spared)
+            if began is not None:  # before, nothing of the program runs, and the job is in memory twice
+                _watch(slot, terms, spared)
             now = time.monotonic()
             next_watch = now + _WATCH_SECONDS
     if slot.has_namespaces:

@@ -175,8 +175,8 @@ class PromiseTable:
 
 
 def status_and_text(error: Exception, what: str) -> tuple[int, str]:
-    """The HTTP status of an error, 500 and more where the caller need not change anything, and what it says; logs what
-    is no answer to the caller alone, as a fault of `what`."""
+    """The HTTP status of an error, 500 and more where the caller need not change anything, and what it says; logs
+    faults of the machine or of the server, as of `what`."""
     if isinstance(error, Refusal):
         return error.status, error.message
     # Told apart from a fault of the server: with room made, the same request succeeds.

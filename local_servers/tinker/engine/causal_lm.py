@@ -86,8 +86,10 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
 
 
 class _MergedProduct(torch.autograd.Function):
-    """x (..., in) times W' + bias -> (..., out), where W' = W + B A, with the gradients of x, A and B. Those of A and B
-    are taken without dW' = dY^T X, which would cost as much as the product itself."""
+    """x (..., in) times W' + bias -> (..., out), where W' = W + B A, with the gradients of x, A and B.
+
+    dA = B^T dY^T X and dB = dY^T X A^T are taken without dW' = dY^T X, which would cost as much as the product itself.
+    """
 
     @staticmethod
     def forward(
@@ -107,8 +109,8 @@ class _MergedProduct(torch.autograd.Function):
 class _RoundedProduct(torch.autograd.Function):
     """x (1, R, in) times [W, ...] + [B A, ...] of a group, not merged -> (1, R, sum of its outputs), with the gradients
     of x and of each A and B. The factors come `joined`, rounded to the weight's dtype, and one by one (A, ..., B, ...),
-    float32, to take their gradients; None and none where the group is not adapted. `before` is applied to x first, and
-    again in the backward pass, so that its result is not kept."""
+    float32, to take their gradients; where the group is not adapted `joined` is None, and there are no others. `before`
+    is applied to x first, and again in the backward pass, so that its result is not kept."""
 
     @staticmethod
     def forward(
@@ -388,7 +390,7 @@ class BaseModel:
         self._backbone.rotary_emb = RotaryTable(self._backbone.rotary_emb)
         self._row_exact_product: RowExactProduct | None = None
         self._refuse_other_results(tokens, expected)
-        # On a GPU its many small products would cost too much.
+        # Gives a row the same bits in any batch. Not on a GPU, where its many small products would cost too much.
         if device.type == "cpu":
             self._row_exact_product = self._tried_row_exact_product(tokens)
         if dtype == torch.bfloat16:

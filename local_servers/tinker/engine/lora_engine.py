@@ -91,7 +91,8 @@ class Engine:
         return output
 
     def optim_step(self, adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
-        """`adam_step`."""
+        """Makes one Adam step on the accumulated gradients, which it clears. Raises BadRequest if there are none, or if
+        they are not finite."""
         return adam_step(adapter, settings)
 
     def validate(self, datums: list[TrainDatum], loss: str, config: dict[str, float]) -> None:
