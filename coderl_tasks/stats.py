@@ -158,8 +158,8 @@ def student_t(freedom: float) -> float:
 def pairs_needed(difference: float, within: float, samples: int, losses: float, *, power: float = 0.8) -> int:
     """The problems, each with `samples` completions on either side, on which a true `difference` of mean pass rates is
     seen (two-sided at 5%, paired) with probability `power`. `within` is the mean variance of one completion given its
-    problem, p(1 - p); `losses` the share of the problems that only the worse policy solves, and always: so many more
-    are gained. Raises ValueError for a difference or losses outside 0 to 1."""
+    problem, p(1 - p); `losses` the share of the problems that the worse policy always solves and the better one
+    never; as the difference stays, so many more are gained. Raises ValueError for values outside their range."""
     if not 0 < difference <= 1 or not 0 <= losses <= (1 - difference) / 2 or samples < 1:
         raise ValueError(f"a difference of {difference} with {losses} lost, on {samples} samples, makes no sense")
     normal = NormalDist()

@@ -116,7 +116,8 @@ def pool_name(folder: Path) -> str:
     return folder.name if folder.parent == POOLS.resolve() else str(folder)
 
 
-ShardTask = Callable[[Shard, int, Progress], Awaitable[pl.DataFrame]]  # of a shard and its number; a row per problem
+# Works on a shard, by its number; returns a row per problem.
+ShardTask = Callable[[Shard, int, Progress], Awaitable[pl.DataFrame]]
 
 
 class Profiled(NamedTuple):
@@ -308,7 +309,8 @@ def _require_same_data(folder: Path, inputs: Mapping[str, Any]) -> None:
 
 
 def _with_recorded_shard_size(settings: CurateSettings, folder: Path, display: Display) -> CurateSettings:
-    """`settings` with the shard size recorded in `folder`, now if not before: others hold other problems."""
+    """`settings` with the shard size of an earlier start in `folder`, recorded now if there was none: shards of another
+    size would hold other problems, and no record would be used."""
     file = folder / "shard_size.json"
     is_elsewhere = settings.record_address(folder) != str(folder.resolve())
     stages = ("solutions", "audit", "shards", "strengthened")

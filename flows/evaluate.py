@@ -75,6 +75,7 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
     for side in flow_plans.compared_sides(settings):
         sides.append([])
         for name, source in side:  # the folder of a finished evaluation, or settings
+            # What was evaluated with these settings before is not sampled again.
             folder = source if isinstance(source, Path) else Path(await evaluate(source))
             sides[-1].append(_eval_record(EvalJournal(folder), name))
     for line in compared_lines(sides):

@@ -50,16 +50,19 @@ async def pipeline(settings: PipelineSettings) -> str:
                 display.say(f"the pool {pool} is finished")
             else:
                 # Noted once it is made: a start after a crash trains on this very pool, and does not curate again.
-                name = {} if settings.curate.name is not None else {"name": str(POOLS / folder.name)}
-                pool = await curate(settings.curate.with_changes(**name))
+                curation = settings.curate
+                if curation.name is None:
+                    curation = curation.with_changes(name=str(POOLS / folder.name))
+                pool = await curate(curation)
                 write_json(recorded, {"pool": pool})
-            of_run, of_evaluation = {"pool": pool}, {"log_path": f"evaluate-{folder.name}"}
+            of_run = {"pool": pool}
             if settings.train.log_path is None:  # train refuses one that does not exist, so the default one is made
                 of_run["log_path"] = str(make_folder(runs_root() / folder.name, private=True))
             run = await train(settings.train.with_changes(**of_run))
-            if settings.evaluate.log_path is not None:
-                of_evaluation = {}
-            await evaluate(settings.evaluate.with_changes(**of_evaluation, checkpoint=run))
+            of_evaluation = {"checkpoint": run}
+            if settings.evaluate.log_path is None:
+                of_evaluation["log_path"] = f"evaluate-{folder.name}"
+            await evaluate(settings.evaluate.with_changes(**of_evaluation))
             write_json(folder / SUMMARY_FILE, {"pool": pool, "run": run})
     print_summary(Console(), Path(run), Path(pool))
     return run

@@ -303,9 +303,9 @@ def is_history_due(steps: int, published: int, since_s: float) -> bool:
 
 @asynccontextmanager
 async def publishing_histories(path: Path, display: Display) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
-    """Yields a function to call after each committed step, which begins to publish the run's history at the first call,
-    and later if `is_history_due`. The block ends once the last one is published; after an error in it, that one is
-    given up."""
+    """Yields a function to call after each committed step, which begins to publish the history of the run at `path` up
+    to it. It does so at the first call, and later if `is_history_due`. No step waits for that: drawing a history takes
+    a second or two. The block ends once the last history is published; after an error in it, that one is given up."""
     publishing: asyncio.Task[None] | None = None
     published_steps, published_at = 0, -math.inf
 

@@ -329,7 +329,7 @@ class _Outbox:
             if is_away:
                 logger.warning("the Prefect server answers again")
             is_away = False
-            if self._waiting[what][0] is request:  # else there is a newer one by now
+            if self._waiting[what][0] is request:  # else a newer one has replaced it while it was being sent
                 del self._waiting[what]
 
 

@@ -78,8 +78,8 @@ def shared_prefect_server(port: int | None = None) -> Iterator[str]:
             if port is not None and free_port(port) != port:
                 raise ConfigError(f"port {port} is taken: name another one")
             found = found_api_url() if port is None else None
-            # An embedded server can be started at the address of an earlier `coderl up`, exported: on 127.0.0.1, at a
-            # port where nothing listens. `is_up`: /proc may lack what another container forwards.
+            # The configured address may be that of an earlier `coderl up`, exported, where nothing listens now: a
+            # server is started there. `is_up`: /proc may lack what another container forwards.
             parts = urlsplit(found or "")
             is_local = parts.hostname in ("127.0.0.1", "localhost") and parts.port is not None
             is_http_api = (parts.scheme, parts.path.rstrip("/")) == ("http", "/api")
@@ -99,8 +99,10 @@ def found_api_url() -> str | None:
 
 def notice_of_unusable_server() -> str | None:
     """What listens on port 4200 though it is not joined, in one line; None if nothing does, or nothing looked there."""
+    if wants_embedded() or configured_api_url() is not None:
+        return None
     port, users = urlsplit(DEFAULT_API_URL).port, listeners(DEFAULT_API_URL)
-    if wants_embedded() or configured_api_url() is not None or not users or _may_join_default():
+    if not users or _may_join_default():
         return None
     if users != {os.getuid()}:
         return f"port {port} is another user's, and so not joined: PREFECT_API_URL=ADDRESS names a server to use"
@@ -302,7 +304,8 @@ def used(api_url: str) -> Iterator[None]:
     finally:
         for name, value in before.items():
             os.environ.pop(name)
-            os.environ.update({} if value is None else {name: value})
+            if value is not None:
+                os.environ[name] = value
 
 
 def ui_address(api_url: str) -> str:

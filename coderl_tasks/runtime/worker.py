@@ -349,8 +349,8 @@ class LostRuns:
         is_given_up = has_crashed and run.id in self._given_up
         if is_given_up or not (name in lost or (has_crashed and name in self.own_workers)):
             return
-        # Noted first, as a run that another worker has just taken up keeps its earlier worker's label for a moment.
-        # Prefect's worker may report a crash twice, and the second report would undo the new schedule.
+        # Unfinished: noted first, as a run that another worker has just taken up keeps its earlier worker's label for a
+        # moment. Crashed: Prefect's worker may report it twice, and the second report would undo the new schedule.
         noted_s = self._run_states.unchanged_for_s(run.id, (state.id, name))
         is_settled = noted_s > (SETTLED_S if has_crashed else 0) or name == ended
         # Ask again now, as the list may be old: a person may have cancelled the run, or it has ended.

@@ -111,7 +111,7 @@ def load_environment() -> None:
     for address, key in KEYS_OF_ADDRESSES:
         if address not in takes_effect:
             continue
-        # Without a key of the user's there is none to lose. One that the file sets too its author knows already.
+        # Without a key of the user's there is none to lose. A key that the file sets too is known to its author.
         used = os.environ.get(key, values.get(key)) or _stored_key(key, values)
         if used not in ("", values.get(key)):
             whose = "from the environment" if os.environ.get(key) else "stored on this machine (a login's)"
