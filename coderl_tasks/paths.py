@@ -74,11 +74,14 @@ def find_local(name: str) -> Path | None:
 
 
 def local_model_folder(name: str) -> Path | None:
-    """The local model folder that `name` means; None if it can only be a hub model. That of a GGUF file (by name, or as
-    a hub model that a package brings) is made if it is not there, with the errors of `gguf_models.converted`."""
-    from coderl_tasks.gguf_models import converted  # which imports from here
+    """The local Hugging Face model folder that `name` means, or None if `name` can only be a hub model. That of a GGUF
+    file (named as such, or as the model of the hub that an installed package brings) is made if it is not there yet,
+    with the errors of `gguf_models.converted`."""
+    if (file := _gguf_file(name)) is not None:
+        from coderl_tasks.gguf_models import converted  # which imports from here
 
-    return local_model_path(name) if (file := _gguf_file(name)) is None else converted(file)
+        return converted(file)
+    return local_model_path(name)
 
 
 def local_model_path(name: str) -> Path | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coderl_tasks.disk import GIB, MB, needed_by_states
 from coderl_tasks.errors import CoderlError, ConfigError
@@ -345,8 +345,10 @@ async def _probe_model(url: str | None, key: str, model_name: str, temperature: 
         trainer = await create_training_client(service, model_name, lora_rank=8, seed=0)
         with tinker_errors("saving the sampler's weights"):
             sampler = await trainer.save_weights_and_get_sampling_client()
-        about: dict[str, Any] = {"service": service_address(url), "model": model_name, "temperature": temperature}
-        return await probe_service(sampler, trainer, renderer, **about)
+        address = service_address(url)
+        return await probe_service(
+            sampler, trainer, renderer, service=address, model=model_name, temperature=temperature
+        )
     finally:
         await disconnect(service)
 

@@ -7,7 +7,6 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import rich.table
@@ -243,10 +242,15 @@ def audit(options: Namespace) -> int:
         async with SandboxClient(urls, max_concurrency) as client:
             judge = Judge(client, options.timeout)
             # checks: what a curation found of the pool's solutions, which is not checked again
-            how: dict[str, Any] = {"seed": options.seed, "most": options.mutants, "checks": found.checks}
+            how = {"seed": options.seed, "most": options.mutants, "checks": found.checks}
             with progress_bar(Console(stderr=True), "auditing") as update:
-                how |= {"folder": folder / "audit", "on_progress": lambda done, n: update(completed=done, total=n)}
-                return await audit_problems(found.problems, judge, **how)
+                return await audit_problems(
+                    found.problems,
+                    judge,
+                    **how,
+                    folder=folder / "audit",
+                    on_progress=lambda done, total: update(completed=done, total=total),
+                )
 
     with DirectoryLock(make_folder(folder / "audit"), instead="choose another --out"):
         with services(None) as used:

@@ -27,8 +27,16 @@ def serve(options: Namespace) -> int:
             names = options.model or [NANO_MODEL]
             for name in names:
                 local_model_folder(name)  # converts a GGUF file now: a client's request may not start that
-            how = {"device": options.device, "dtype": options.dtype, "root": private_folder(tinker_store()), "key": key}
-            serve_tinker(options.port, options.host, names, folder_of=local_model_path, **how)
+            serve_tinker(
+                options.port,
+                options.host,
+                names,
+                folder_of=local_model_path,
+                root=private_folder(tinker_store()),
+                key=key,
+                device=options.device,
+                dtype=options.dtype,
+            )
         else:
             from coderl_tasks.sandbox_programs import PRELOADED
 

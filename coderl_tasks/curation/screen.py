@@ -96,12 +96,14 @@ class Screen:
         if not len(profile):
             return list(part), []
         chances = self.beliefs(profile).chances
-        drops = [
-            Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chances[problem.problem_id])}")
-            for problem in part
-            if not chances[problem.problem_id] >= least
-        ]
-        return [problem for problem in part if chances[problem.problem_id] >= least], drops
+        worth, drops = [], []
+        for problem in part:
+            chance = chances[problem.problem_id]
+            if chance >= least:
+                worth.append(problem)
+            else:
+                drops.append(Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chance)}"))
+        return worth, drops
 
     def beliefs(self, profile: pl.DataFrame) -> Beliefs:
         """What the `profile` (SHARD_SCHEMA) of the problems sampled so far says of all problems (P), by J pass rates

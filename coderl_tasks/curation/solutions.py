@@ -105,10 +105,11 @@ async def check_solutions(
         about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
         return SolutionCheck(*about, n_solutions=len(problem.solutions), suspicion=suspicion(problem)).to_row()
 
-    # What decides the rows, recorded beside them.
+    # What decides the rows, recorded beside them: rows of another request are deleted.
     request = {"max_solutions": max_solutions, "runs": RUNS, "time_factor": TIME_FACTOR, "infer": inference_seed}
-    how = (judge, request, SOLUTION_SCHEMA, undecided)
-    return await recorded_checks(problems, check, *how, folder=folder, on_progress=on_progress)
+    return await recorded_checks(
+        problems, check, judge, request, SOLUTION_SCHEMA, undecided, folder=folder, on_progress=on_progress
+    )
 
 
 def inferred_comparators(checks: pl.DataFrame) -> dict[str, str]:
@@ -231,8 +232,10 @@ async def _classify(problem: Problem, patient: Problem, code: str, judge: Judge)
 async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding]) -> str:
     """How a plausible solution differs from one that passes; empty if none does."""
     good = next((number for number, finding in enumerate(tried, 1) if finding.status in PASSING), None)
+    if good is None:
+        return ""
     for number, finding in enumerate(tried, 1):
-        if good is None or finding.status is not Status.FAILS or finding.grade.verdict is not Verdict.WRONG_ANSWER:
+        if finding.status is not Status.FAILS or finding.grade.verdict is not Verdict.WRONG_ANSWER:
             continue
         # The first grade ended at the first failure; on how many tests the two differ only a run of all tells.
         whole = await graded(judge, problem, finding.code, run_all=True)

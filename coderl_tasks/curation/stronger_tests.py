@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import cycle, islice
 from pathlib import Path
@@ -72,15 +72,15 @@ _CATCHING_VERDICTS = (Verdict.WRONG_ANSWER, Verdict.RUNTIME_ERROR)
 
 @dataclass(frozen=True, slots=True)
 class Strengthened:
-    """The generated tests of a problem, or the `reason` why there are none; on how many `inputs` the references agree;
-    how many programs that passed the given tests (`survivors`) are `caught`; and of the completions the first generated
-    test that each fails. Its fields are, in this order, columns of the recorded row (STRENGTH_SCHEMA)."""
+    """The generated tests of a problem; why there are none, if its inputs or references allow none (`reason`); on how
+    many `inputs` the references agree; how many programs that passed the given tests (`survivors`) are `caught`; and of
+    the completions the first generated test that each fails."""
 
+    tests: tuple[Test, ...] = ()
     reason: str = ""
     inputs: int = 0
     survivors: int = 0
     caught: int = 0
-    tests: tuple[Test, ...] = ()
     first_failed: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -105,10 +105,10 @@ async def strengthen_problems(
         passing = codes.get(problem.problem_id, [])
         found = await strengthen(problem, judge, passing, most, seed)
         # Per completion the first of the new tests that it fails, None if it passes all.
-        first_failed = [found.first_failed.get(code) for code in passing]
-        tests = [asdict(test) for test in found.tests]
-        row = asdict(found) | {"reason": found.reason or None, "tests": tests, "first_failed": first_failed}
-        return {"problem_id": problem.problem_id, "split": problem.split} | row
+        row = {"problem_id": problem.problem_id, "split": problem.split, "reason": found.reason or None}
+        counts = {"inputs": found.inputs, "survivors": found.survivors, "caught": found.caught}
+        tests = [{"input": test.input, "expected": test.expected} for test in found.tests]
+        return row | counts | {"tests": tests, "first_failed": [found.first_failed.get(code) for code in passing]}
 
     completions_hash = sha256(json.dumps(codes, sort_keys=True).encode()).hexdigest()
     request = {"strengthen": most, "seed": seed, "completions": completions_hash}  # what decides the rows
@@ -194,8 +194,13 @@ async def strengthen(problem: Problem, judge: Judge, completions: Sequence[str],
         if grade.verdict in _CATCHING_VERDICTS and grade.first_failed is not None
     }
     first_failed = {code: number for code, number in caught.items() if code in completions}
-    counts = {"inputs": len(tests), "survivors": len(survivors), "caught": len(caught)}
-    return Strengthened(tests=tuple(kept.tests), first_failed=first_failed, **counts)
+    return Strengthened(
+        tests=tuple(kept.tests),
+        inputs=len(tests),
+        survivors=len(survivors),
+        caught=len(caught),
+        first_failed=first_failed,
+    )
 
 
 def _reason_to_skip(problem: Problem) -> str:

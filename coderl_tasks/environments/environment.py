@@ -180,10 +180,11 @@ class CodeEnvironment(Environment):
         # Each distinct program once: completions of one problem often have the same.
         earned = {each.code for each in scored if each.code is not None and each.correctness}
         signs: dict[str | None, str] = {code: suspicion(code, problem) for code in earned}  # empty: no sign
-        codes = {each.code for each in scored if each.code is not None and each.grade.passed}
-        passed = sorted(codes) if held_back else []
+        passed: list[str] = []
+        if held_back:
+            passed = sorted({each.code for each in scored if each.code is not None and each.grade.passed})
         grades = await asyncio.gather(*(judge.grade(problem, code, only=held_back) for code in passed))
-        # A program that met an outage is left out: whether it passes the tests held back is not known.
+        # Whether each passes the tests held back. A program that met an outage is left out: that is not known.
         outcomes: dict[str | None, bool] = {
             code: grade.passed for code, grade in zip(passed, grades, strict=True) if grade.gradable
         }
@@ -200,7 +201,9 @@ class CodeEnvironment(Environment):
     def held_back(self, problem: Problem) -> list[int]:
         """The indices of the tests that give no reward, ascending; at least one test does."""
         n_tests = len(problem.tests)
-        count = max(0, min(round(self.holdback * n_tests), n_tests - 1))
+        count = min(round(self.holdback * n_tests), n_tests - 1)
+        if count < 1:
+            return []
         return sorted(random.Random(f"{self.seed} holdback {problem.problem_id}").sample(range(n_tests), count))
 
 

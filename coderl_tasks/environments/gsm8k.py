@@ -120,15 +120,16 @@ class Gsm8kEnvironment(Environment):
 
 
 def _scored(text: str, ground_truth: str) -> ScoredCompletion:
-    reward, format_reward, answer_reward = gsm8k_reward_fn(text, ground_truth).values()
-    answer: str | None = _answer(text)[0]
-    if answer_reward:
-        grade = Grade(Verdict.PASSED, 1, 1, 1, None, 0.0)
-    elif format_reward:
-        grade = Grade(Verdict.WRONG_ANSWER, 0, 1, 1, 0, 0.0, f"the answer is {_wanted(ground_truth)}", answer)
-    else:
-        answer, grade = None, Grade(Verdict.FORMAT_ERROR, 0, 0, 1, None, 0.0, "no number in the answer")
-    return ScoredCompletion(answer, grade, format_reward - 1.0, answer_reward, reward)
+    rewards = gsm8k_reward_fn(text, ground_truth)
+    answer, _ = _answer(text)
+    scores = (rewards["format_reward"] - 1.0, rewards["answer_reward"], rewards["reward"])
+    if rewards["answer_reward"]:
+        return ScoredCompletion(answer, Grade(Verdict.PASSED, 1, 1, 1, None, 0.0), *scores)
+    if not rewards["format_reward"]:
+        grade = Grade(Verdict.FORMAT_ERROR, 0, 0, 1, None, 0.0, "no number in the answer")
+        return ScoredCompletion(None, grade, *scores)
+    reason = f"the answer is {_wanted(ground_truth)}"
+    return ScoredCompletion(answer, Grade(Verdict.WRONG_ANSWER, 0, 1, 1, 0, 0.0, reason, answer), *scores)
 
 
 def _wanted(ground_truth: str) -> str | None:

@@ -175,5 +175,6 @@ def _pass_rates(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
         # Of one problem the bootstrap's interval is infinite.
         low, high = max(0.0, interval.low), min(1.0, interval.high)
         by_k[str(k)] = {"n": len(values), "estimate": math.fsum(values) / len(values), "ci_low": low, "ci_high": high}
-    n, estimate, low, high = by_k["1"].values()
-    return {"n": n, "pass_at_1": estimate, "ci_low": low, "ci_high": high, "pass_at_k": by_k}
+    first = by_k["1"]
+    interval_of_one = {key: first[key] for key in ("ci_low", "ci_high")}
+    return {"n": first["n"], "pass_at_1": first["estimate"], **interval_of_one, "pass_at_k": by_k}

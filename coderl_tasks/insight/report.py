@@ -292,8 +292,13 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
     by_verdict = in_spans.group_by("verdict").agg(pl.col("n").sum()).sort("n", "verdict", descending=[True, False])
     totals = [completions_of_span.get(index) for index in range(len(spans))]
     rows = [
-        {"verdict": verdict, "n": n}
-        | {"shares": [total and count.get((verdict, index), 0) / total for index, total in enumerate(totals)]}
+        {
+            "verdict": verdict,
+            "n": n,
+            "shares": [
+                None if total is None else count.get((verdict, index), 0) / total for index, total in enumerate(totals)
+            ],
+        }
         for verdict, n in by_verdict.iter_rows()
     ]
     return {"spans": [(steps[0], steps[-1]) for steps in spans], "rows": rows}

@@ -148,9 +148,10 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     if settings.test_share is not None:  # what it holds out would be trained and evaluated on
         problem_ids = scan_parquet(pool.file).select("problem_id").collect()["problem_id"]
         if n_held := sum(is_held_out(problem_id, settings.test_share) for problem_id in problem_ids):
-            held = f"the pool {pool.file} has {n_held} of the problems that are held out"
-            same = "curate with the same test_share (or a larger one)"
-            raise ConfigError(f"test_share={settings.test_share:g}: {held}: {same}")
+            raise ConfigError(
+                f"test_share={settings.test_share:g}: the pool {pool.file} has {n_held} of the problems that are held "
+                "out: curate with the same test_share (or a larger one)"
+            )
     if path is None and settings.resume != "never" and (path := unfinished_run(settings)) is not None:
         of_run = recorded_config(path) or {}  # its cap on cost counts, unless another one is given
         settings = settings.filled_from({key: of_run[key] for key in COST_SETTINGS if key in of_run})
@@ -270,8 +271,9 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
     if (file := settings.completions) is not None:
         settings = settings.as_meant()
         if settings.names_model:
-            takes_place = "completions are graded in place of a model's, so leave model_name and preset out"
-            raise ConfigError(f"completions={file}: {takes_place}")
+            raise ConfigError(
+                f"completions={file}: completions are graded in place of a model's, so leave model_name and preset out"
+            )
         if not Path(file).is_file():
             raise ConfigError(f"completions={file}: there is no such file")
         policy = FoundPolicy(sampler_path=f"{COMPLETIONS}{file}", run=None, config={}, step=-1)

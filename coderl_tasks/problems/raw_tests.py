@@ -222,16 +222,19 @@ def _arguments(value: Any, *, as_text: bool, by_line: bool) -> list[Any]:
 
 def _json_values(text: str) -> list[Any]:
     """The JSON values written one after the other in `text`, normally one per line."""
+    decoder = json.JSONDecoder()
     values: list[Any] = []
     rest = text.strip()
     while rest:
         try:
-            value, end = json.JSONDecoder().raw_decode(rest)
+            value, end = decoder.raw_decode(rest)
         except (ValueError, RecursionError) as error:
             raise RowDropped("call_input_not_json", str(error)) from None
         values.append(value)
-        following, rest = rest[end:], rest[end:].lstrip()
-        if rest and rest == following:  # else `1-2` would be taken for the two arguments 1 and -2
+        following = rest[end:]
+        rest = following.lstrip()
+        # Else `1-2` would be taken for the two arguments 1 and -2.
+        if rest and len(rest) == len(following):
             raise RowDropped("call_input_not_json", f"two values without a space between them: {text[:80]!r}")
     return values
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 import polars as pl
 import tinker
@@ -87,7 +87,7 @@ class RolloutEngine:
         of_turns, limit = self.environment.turns, self.settings.max_tokens
         if of_turns.most > 1 and of_turns.tokens is not None:
             limit = min(limit, of_turns.tokens)  # all answers together: the first one too
-        defaults: dict[str, Any] = {name: getattr(self.settings, name) for name in ("temperature", "sampler_step")}
+        usual: dict[str, Any] = {"temperature": self.settings.temperature, "sampler_step": self.settings.sampler_step}
         return sampling.GroupRequest(
             group_index=group_index,
             problem_id=problem.problem_id,
@@ -96,7 +96,7 @@ class RolloutEngine:
             num_samples=num_samples,
             max_tokens=sampling.completion_budget(len(prompt), limit, self.settings.context),
             seed=seed,
-            **(defaults | others),
+            **(usual | others),
         )
 
     async def sample(
@@ -357,13 +357,22 @@ class Session:
                 logger.warning("the Tinker session could not be closed: %s", error or "no answer")
 
 
-def supervised(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+class HasSession(Protocol):
+    @property
+    def session(self) -> Session: ...
+
+
+WorkerT = TypeVar("WorkerT", bound=HasSession)
+
+
+def supervised(
+    work: Callable[Concatenate[WorkerT, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[WorkerT, P], Coroutine[Any, Any, T]]:
     """`work` supervised by the session of its first argument (see `Session.supervise`)."""
 
     @wraps(work)
-    async def under_supervision(*args: P.args, **kwargs: P.kwargs) -> T:
-        worker: Any = args[0]
-        return await worker.session.supervise(work(*args, **kwargs))
+    async def under_supervision(worker: WorkerT, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await worker.session.supervise(work(worker, *args, **kwargs))
 
     return under_supervision
 

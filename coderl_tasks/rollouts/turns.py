@@ -12,7 +12,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +111,9 @@ async def further_turns(
         if record is not None:
             record(pl.DataFrame(rows, schema=SAMPLED_SCHEMA))
 
-    answer = partial(_add_answer, engine, sampler, temperature)
+    async def answer(row: Row) -> None:
+        await _add_answer(engine, sampler, row, temperature)
+
     retry_faults = True  # only the first time: what meets a fault now stays without a reply
     while True:
         if to_reply := [row for row in rows if _awaits_reply(engine, row, retry_faults=retry_faults)]:
@@ -186,19 +187,24 @@ def _add_turn(engine: "RolloutEngine", problem: Problem, row: Row, reply_text: s
         row["turns"].append(turn)
 
 
-async def _add_answer(engine: "RolloutEngine", sampler: tinker.SamplingClient, temperature: float, row: Row) -> None:
+async def _add_answer(engine: "RolloutEngine", sampler: tinker.SamplingClient, row: Row, temperature: float) -> None:
     """Samples the answer to the prompt of the last turn of `row`, and writes it into that turn and into `row`."""
     settings, turn, turn_number = engine.settings, row["turns"][-1], len(row["turns"]) - 1
     prompt, _ = _prompt_and_answer_of_last_turn(row)
     group_key = [row[name] for name in ("step", "attempt", "group_index", "problem_id")]
     request = sampling.GroupRequest(
-        **{name: row[name] for name in ("group_index", "problem_id", "split", "step", "attempt", "sampler_step")},
+        group_index=row["group_index"],
+        problem_id=row["problem_id"],
+        split=row["split"],
         prompt_tokens=prompt,
         num_samples=1,
         max_tokens=_most_tokens(engine, row, turn, len(prompt)),
         # Always with a seed: some services repeat a seeded request's sample, but this one asks for one.
         seed=seed_for(settings.seed, settings.purpose, *group_key, "turn", turn_number, row["sample_index"]),
         temperature=temperature,
+        step=row["step"],
+        attempt=row["attempt"],
+        sampler_step=row["sampler_step"],
         first_sample=row["sample_index"],
     )
     before = pl.DataFrame([row], schema=SAMPLED_SCHEMA)

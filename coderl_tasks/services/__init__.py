@@ -179,8 +179,9 @@ def read_env_file(file: Path) -> dict[str, str]:
                 )
             filled += part.resolve(known)
             if len(filled) > LARGEST_VALUE:
-                most = f"more than {LARGEST_VALUE:,} characters"
-                raise ConfigError(f"{file} gives {printable(name)} {most}: remove the line")
+                raise ConfigError(
+                    f"{file} gives {printable(name)} more than {LARGEST_VALUE:,} characters: remove the line"
+                )
         values[name] = filled
     return values
 

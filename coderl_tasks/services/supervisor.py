@@ -31,9 +31,13 @@ from coderl_tasks.server_addresses import authorization, without_credentials
 from coderl_tasks.services import guard
 from local_servers.interface import new_key
 
-QUICK_S, MAX_QUICK_DEATHS = 20.0, 3
-SILENT_S, PROBE_S = 60.0, 5.0
-START_TIMEOUT_S, POLL_S = 120.0, 0.05
+QUICK_S = 20.0
+MAX_QUICK_DEATHS = 3
+SILENT_S = 60.0
+PROBE_S = 5.0
+START_TIMEOUT_S = 120.0
+POLL_S = 0.05
+PARENT_POLL_S = 0.5
 TCP_LISTEN = "0A"
 LOOPBACK_ADDRESSES = {
     "0100007F",  # 127.0.0.1, as /proc writes it on a little-endian machine
@@ -154,7 +158,7 @@ def end_with_parent(variable: str) -> None:
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(0.5)
+            time.sleep(PARENT_POLL_S)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="end-with-parent", daemon=True).start()

@@ -144,8 +144,10 @@ class CurateSettings(FlowSettings):
         fillings = super()._fillings(values)
         if values.get("profile_mode", fillings.get("profile_mode", "adaptive")) not in (None, NO_PROFILE):
             return fillings
-        of_profile = {key for key, field in cls.model_fields.items() if about(field).of_profile}
-        fillings = {key: value for key, value in fillings.items() if key not in of_profile}
+        fields = cls.model_fields
+        fillings = {
+            key: value for key, value in fillings.items() if key not in fields or not about(fields[key]).of_profile
+        }
         # Nothing is sampled, and so nothing is run either, unless it is asked for.
         asks = values.get("checkers") == "infer" or values.get("multi_answer") == "drop"
         return fillings if asks else {**fillings, "check_solutions": False}
@@ -170,17 +172,20 @@ class CurateSettings(FlowSettings):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
+        """Raises ValueError for settings that contradict each other, and for what shards=deployment cannot do."""
         if not self.is_profiled:  # settings of the profile would do nothing
             for key, field in type(self).model_fields.items():
                 default = field.get_default(call_default_factory=True, validated_data={})
                 if about(field).of_profile and getattr(self, key) != default:
                     raise ValueError(f"{key} is of a profile, and profile_mode=none makes none: leave one of them out")
         if not self.check_solutions and (self.checkers == "infer" or self.multi_answer == "drop"):
-            both = "checkers=infer and multi_answer=drop"
-            raise ValueError(f"{both} run the problems' solutions: use check_solutions=true")
+            raise ValueError(
+                "checkers=infer and multi_answer=drop run the problems' solutions: use check_solutions=true"
+            )
         if self.shards == "deployment" and self.reward_file:
-            why = "reward_file is a file of this machine, and shards=deployment may run on others"
-            raise ValueError(f"{why}: use shards=here")
+            raise ValueError(
+                "reward_file is a file of this machine, and shards=deployment may run on others: use shards=here"
+            )
         if self.from_run is not None and self.profile_mode == "screen":
             raise ValueError("from_run knows more of problems than screening does: use profile_mode=adaptive")
         if self.band_low > self.band_high:

@@ -79,6 +79,10 @@ class EvaluateSettings(FlowSettings):
                 raise ValueError("compare: name as many seeds of A as of B, in the same order, or one evaluation")
         if self.compare is not None and self.log_path is not None:
             raise ValueError("compare evaluates each side in a folder of its own: leave log_path out")
+        return self
+
+    @model_validator(mode="after")
+    def _says_once_what_is_evaluated(self) -> Self:
         if self.benchmark is not None:
             others = ("splits", "evaluation_dataset", "test_share")
             if other := next((key for key in others if getattr(self, key) is not None), None):

@@ -69,8 +69,10 @@ class Schedule(Family):
     def _is_possible(self) -> Self:
         if self.kind == "constant":
             if self.total is not None:
-                none = "a constant learning rate has none, leave it out"
-                raise ValueError(f"schedule.total={self.total} needs schedule=linear or cosine: {none}")
+                raise ValueError(
+                    f"schedule.total={self.total} needs schedule=linear or cosine: a constant learning rate has none, "
+                    "leave it out"
+                )
         elif self.total is None:
             raise ValueError(
                 f"schedule={self.kind} needs the steps of the whole training: write schedule={self.kind}:STEPS "
@@ -163,8 +165,9 @@ class Truncation(Family):
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         if self.kind != "penalised" and self.overlong_tokens is not None:
-            given = f"truncation.overlong_tokens={self.overlong_tokens}"
-            raise ValueError(f"{given} needs truncation=penalised: leave it out")
+            raise ValueError(
+                f"truncation.overlong_tokens={self.overlong_tokens} needs truncation=penalised: leave it out"
+            )
         return self
 
 

@@ -28,7 +28,8 @@ from coderl_tasks.settings.setting import (
     split_at_commas,
 )
 
-COLDEST, HOTTEST = 0.01, 100.0  # temperatures that differ from greedy and from uniform sampling; a colder one overflows
+COLDEST, HOTTEST = 0.01, 100.0
+"""Temperatures that differ from greedy and from uniform sampling; a colder one overflows."""
 HUB_GSM8K = "openai/gsm8k"
 GSM8K_DATA = {"gsm8k": HUB_GSM8K, "nano gsm8k": paths.WORDS_DATASET}
 HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
@@ -41,27 +42,29 @@ Feedback = Annotated[Literal["samples", "verdict", "none"], NONE_IS_A_WORD]
 IsolationPerTest = Literal["failures", "always"]
 """Which tests have a process of their own: those that do not pass in one that several share, or all."""
 REWARD_NAMES = ("reward_fn", "reward_funcs", "reward_function", "compute_reward")
-REWARD_HASH = "reward_sha256"  # what `content` says of the file that reward_file names
+REWARD_HASH = "reward_sha256"
+"""What `content` says of the file that reward_file names."""
 
 
-_PRESETS = ("none", *get_args(PresetName))
+def _preset(value: Any) -> Any:
+    if value not in (None, "none", *get_args(PresetName)):
+        raise ValueError("must be nano, smollm2, gsm8k, smoke or none")
+    return None if value == "none" else value
+
+
 Preset = Annotated[
     PresetName | None,
-    BeforeValidator(lambda value: None if value == "none" else value),
-    # Runs before the one above.
-    refusing(lambda value: value not in (None, *_PRESETS), "must be nano, smollm2, gsm8k, smoke or none", before=True),
-    # A choice in the UI's form, which shows a single permitted value, or null, as one that cannot be changed.
-    WithJsonSchema({"type": "string", "enum": list(_PRESETS)}),
+    BeforeValidator(_preset),
+    WithJsonSchema({"type": "string", "enum": ["none", *get_args(PresetName)]}),
     Field(json_schema_extra={"default": "none"}),
 ]
+"""A choice in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
 Limit = Annotated[int, Field(ge=-1), refusing(lambda limit: limit == 0, "use -1 for all, or a number of problems")]
-Temperature = Annotated[
-    float,
-    refusing(
-        lambda temperature: temperature != 0 and not COLDEST <= temperature <= HOTTEST,
-        f"must be from {COLDEST:g} to {HOTTEST:g}; evaluations and profiles may be greedy, 0",
-    ),
-]
+_possible_temperature = refusing(
+    lambda temperature: temperature != 0 and not COLDEST <= temperature <= HOTTEST,
+    f"must be from {COLDEST:g} to {HOTTEST:g}; evaluations and profiles may be greedy, 0",
+)
+Temperature = Annotated[float, _possible_temperature]
 Names = Annotated[
     list[str] | None, BeforeValidator(split_at_commas), refusing(lambda names: names == [], "needs a value")
 ]
@@ -72,8 +75,8 @@ COST_SETTINGS = ("max_tokens_total", "max_usd", "prices")
 
 
 def split_shares(value: Any, expected: str) -> Any:
-    """A text such as "hard:0.3,easy:0.7", or a JSON object, as a mapping; `expected` says in errors what it should look
-    like. The word none of a command line, which arrives as None, is an empty one."""
+    """A text such as "hard:0.3,easy:0.7", or a JSON object, as a mapping; `expected` says what it should look like
+    where it is none. The word none of a command line, which arrives as None, is an empty one."""
     if not isinstance(value, str):
         return {} if value is None else value
     if value.strip().startswith("{"):
@@ -92,12 +95,13 @@ def split_shares(value: Any, expected: str) -> Any:
     return shares
 
 
+_priced_for_sampling = refusing(
+    lambda prices: prices and not {"prefill", "sample"} <= prices.keys(), "both prefill and sample need a price"
+)
 Prices = Annotated[
     dict[Literal["prefill", "cached", "sample", "train"], Annotated[float, Field(ge=0)]],
     BeforeValidator(lambda value: split_shares(value, "prices look like prefill:0.33,sample:1.005,train:0.737")),
-    refusing(
-        lambda prices: prices and not {"prefill", "sample"} <= prices.keys(), "both prefill and sample need a price"
-    ),
+    _priced_for_sampling,
 ]
 
 
@@ -259,7 +263,8 @@ class FlowSettings(SettingsModel):
         return {**base, **given}
 
     @property
-    def given(self) -> frozenset[str]:  # dotted keys, not those filled by a preset or a default
+    def given(self) -> frozenset[str]:
+        """The dotted keys that were given, as opposed to filled by a preset or a default."""
         return self._given
 
     @property
@@ -279,20 +284,21 @@ class FlowSettings(SettingsModel):
     @classmethod
     def inherited_content(cls) -> list[str]:
         """Settings that decide what is sampled or how it is graded, and that are taken from a run where not given."""
-        fields = cls.model_fields.items()
-        return [key for key, field in fields if about(field).inherited and about(field).decides_content]
+        said = {key: about(field) for key, field in cls.model_fields.items()}
+        return [key for key, setting in said.items() if setting.inherited and setting.decides_content]
 
     @classmethod
     def _is_recorded(cls, setting: Setting) -> bool:
         return setting.decides_content
 
     def changed(self) -> dict[str, Any]:
-        """The settings that were given, to be given again; of the UI's form, which gives most, those not at their
-        defaults."""
+        """The settings that were given, to be given again. Of the UI's form, which gives most fields, only those that
+        are not as they would be without."""
         given, fields = self._given_values(), type(self).model_fields
         plain_fields = {key for key, field in fields.items() if field.default_factory is None}
         if 2 * len(plain_fields & {key.partition(".")[0] for key in given}) < len(plain_fields):
-            # A command line, whose every word counts: a word that says the default keeps other values from filling in.
+            # A command line, whose every word counts: without one that says the default, another setting or the run
+            # that is evaluated may fill in something else.
             return given
         # Not against the bare defaults: the preset, which is given again too, fills in its own.
         deciding = {key: value for key in self.DECIDING if (value := getattr(self, key)) != fields[key].default}
@@ -300,8 +306,8 @@ class FlowSettings(SettingsModel):
         return {key: value for key, value in given.items() if key in deciding or value != attrgetter(key)(plain)}
 
     def as_meant(self) -> Self:
-        """These settings with what `changed` returns as given: what a run fills in comes before the defaults of the
-        UI's form."""
+        """These settings, of which only those that `changed` returns count as given: what is filled in later, from a
+        run say, comes before the defaults that the UI's form sends."""
         meant = self.model_copy()
         meant._given = frozenset(self.changed())
         return meant
@@ -312,7 +318,8 @@ class FlowSettings(SettingsModel):
 
     @property
     def model_reason(self) -> str | None:
-        """Why `model_name` is the model to use, for display ("": nothing to add); None where that is not decided."""
+        """Why `model_name` is the model to use, in words to show beside it ("" where there is nothing to add); None
+        where that is not decided yet (see `base_model`)."""
         return self._model_reason
 
     def with_model(self, model_name: str, reason: str) -> Self:
@@ -321,7 +328,8 @@ class FlowSettings(SettingsModel):
         changed._model_reason = reason
         return changed
 
-    def with_changes(self, **changes: Any) -> Self:  # which count as given
+    def with_changes(self, **changes: Any) -> Self:
+        """These settings with `changes`, which count as given."""
         given = flat(type(self), changes)
         return self._rebuilt({}, given, self._given | frozenset(given))
 
@@ -337,7 +345,8 @@ class FlowSettings(SettingsModel):
         return smoke
 
     def filled_from(self, saved: Mapping[str, Any]) -> Self:
-        """These settings where they were given, else as `saved` says. ConfigError if the two contradict each other."""
+        """These settings where they were given, else as `saved` says; what is no setting there is left out. Raises
+        ConfigError if the two contradict each other."""
         settings = dict(all_settings(type(self)))
         known = {key: value for key, value in flat(type(self), saved).items() if key in settings}
         # In one go: `_over` makes the sizes fit each other, and needs to see which of them were given.
@@ -355,8 +364,9 @@ class FlowSettings(SettingsModel):
     def _fits_the_environment(self) -> Self:
         """Refuses a setting of other environments than this one, unless it has the value it has without being given."""
         if self.environment == "custom" and self.reward_file is None:
-            defines = "which defines compute_reward(completion, ground_truth)"
-            raise ValueError(f"environment=custom needs reward_file=FILE.py, {defines}")
+            raise ValueError(
+                "environment=custom needs reward_file=FILE.py, which defines compute_reward(completion, ground_truth)"
+            )
         if self.environment == "tool" and not self.max_tool_calls:
             raise ValueError("environment=tool needs max_tool_calls of 1 or more (or take environment=code)")
         usual = type(self)._fillings({"preset": self.preset, "environment": self.environment})
@@ -366,8 +376,10 @@ class FlowSettings(SettingsModel):
             if self.environment not in wanted and value not in (default, usual.get(key, default)):
                 # Such as reward_file=FILE with environment=code, which is the default: custom was meant, and forgotten.
                 add = f"add environment={wanted[-1]}, or " if "code" not in wanted else ""
-                others = f"{key}={value} is a setting of environment={' or '.join(wanted)}"
-                raise ValueError(f"{others}, and environment={self.environment}: {add}leave it out")
+                raise ValueError(
+                    f"{key}={value} is a setting of environment={' or '.join(wanted)}, and environment="
+                    f"{self.environment}: {add}leave it out"
+                )
         return self
 
     @property
@@ -382,8 +394,9 @@ class FlowSettings(SettingsModel):
             # The UI's form gives all settings, max_turns too: there the default of another one says nothing.
             is_meant = value != field.default or "max_turns" not in self._given
             if about(field).of_turns and key in self._given and is_meant:
-                add = "add max_turns=2, or leave it out"
-                raise ConfigError(f"{key}={value} needs several turns, and max_turns=1: {add}")
+                raise ConfigError(
+                    f"{key}={value} needs several turns, and max_turns=1: add max_turns=2, or leave it out"
+                )
 
     # "wrap", since the preset fills in before the fields are validated, and what was given is noted on what comes out.
     @model_validator(mode="wrap")

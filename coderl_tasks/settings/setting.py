@@ -1,10 +1,10 @@
 """What a setting says about itself; families, settings that are given together in one mapping; and settings from plain
 values, with what is wrong with them in a line.
 
-1. A setting is one field, and all about it stands there: bounds, what `Setting` says, and the help in the docstring
-   below it. Nothing else lists settings by name.
+1. A setting is one field, and all about it stands there: what `setting` takes (pydantic's bounds, and what a `Setting`
+   says), help and unit in the docstring below it. Nothing else lists settings by name.
 2. The members of a family are settings like any other, with dotted keys. `flat` has them by these, `nested` as the
-   models and config.json do.
+   models and config.json do. What a preset fills in, what was given and what may change on resume goes by member.
 """
 
 import dataclasses
@@ -22,16 +22,19 @@ from coderl_tasks.errors import ConfigError
 
 Environment = Literal["code", "tool", "gsm8k", "custom"]
 ENVIRONMENTS = get_args(Environment)
-PROGRAMS = ("code", "tool")  # the environments whose completions are programs that tests grade
+PROGRAMS = ("code", "tool")
+"""The environments whose completions are programs that tests grade."""
 NONE_WORDS = ("", "none", "null")
 FIELD_ARGUMENTS = {"default_factory", "ge", "gt", "le", "lt", "exclude", "description"}
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
-ENVIRONMENT = {  # what other tools have as settings, and is of the machine here
+ENVIRONMENT = {
     **dict.fromkeys(("base_url", "tinker_base_url"), "TINKER_BASE_URL"),
     **dict.fromkeys(("api_key", "tinker_api_key"), "TINKER_API_KEY"),
     "sandbox_url": "SANDBOX_URL",
     "sandbox_max_concurrency": "SANDBOX_MAX_CONCURRENCY",
 }
+"""What other tools have as settings, and is of the machine here."""
+
 ALIKE = 0.7  # difflib's default, 0.6, also takes seq_len for selection and max_model_len for model_name
 
 
@@ -65,12 +68,14 @@ class Setting:
 
 def setting(default: Any = PydanticUndefined, **arguments: Any) -> Any:
     """A field with this default. FIELD_ARGUMENTS are as of pydantic's `Field`, all others say what `Setting` has."""
-    field = Field(default, **{name: arguments.pop(name) for name in FIELD_ARGUMENTS & arguments.keys()})
+    of_field = {name: arguments.pop(name) for name in FIELD_ARGUMENTS & arguments.keys()}
+    field = Field(default, **of_field)
     field.metadata.append(Setting(**arguments))
     return field
 
 
 def about(field: FieldInfo) -> Setting:
+    """What a setting says about itself."""
     return next((item for item in field.metadata if isinstance(item, Setting)), Setting())
 
 
@@ -109,13 +114,16 @@ class Family(SettingsModel):
     """Settings that are given together: `adam=beta1:0.9,eps:1e-8`, `adam.beta1=0.9`, or a JSON object."""
 
     model_config = ConfigDict(frozen=True)
-    SHORT: ClassVar[tuple[str, str] | None] = None  # two members that "cosine:200" gives at once: a choice, a number
-    INSTEAD: ClassVar[str] = ""  # what else a value may have been meant for that names no member
+    SHORT: ClassVar[tuple[str, str] | None] = None
+    """Two members that "cosine:200" gives at once: a choice, and a number that belongs to it."""
+    INSTEAD: ClassVar[str] = ""
+    """What else a value may have been meant for that names no member."""
 
     @classmethod
     def members(cls, key: str, value: Any) -> dict[str, Any]:
-        """The members by name, read from `value`, what was given for the setting `key`: an object of this class, a
-        mapping, JSON, "name:value,..." or the SHORT form. Raises ValueError, one line, for a value that names none."""
+        """Returns a dictionary from member name to member value, read from `value`, what was given for the setting
+        `key`: an object of this class, a mapping, JSON, "name:value,..." or the SHORT form, "choice:number", such as
+        "cosine:200". Raises ValueError, one line, for a value that names no member."""
         if isinstance(value, cls):
             return value.model_dump()
         text = value.strip() if isinstance(value, str) else ""
@@ -146,6 +154,7 @@ class Family(SettingsModel):
 
 
 def families_of(model: type[BaseModel]) -> dict[str, type[Family]]:
+    """The families of `model`, by key."""
     fields = {key: field.annotation for key, field in model.model_fields.items()}
     return {key: kind for key, kind in fields.items() if isinstance(kind, type) and issubclass(kind, Family)}
 
@@ -161,14 +170,18 @@ def all_settings(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str
 
 def recipe_names(model: type[BaseModel]) -> dict[str, str]:
     """The recipe's names of members of families, as dotted keys: {name: our key}."""
-    named = {key: about(field).recipe for key, field in all_settings(model)}
-    return {".".join([*key.split(".")[:-2], name]): key for key, name in named.items() if name is not None}
+    found = {}
+    for key, field in all_settings(model):
+        if (name := about(field).recipe) is not None:
+            *parents, _, _ = key.split(".")
+            found[".".join([*parents, name])] = key
+    return found
 
 
 def flat(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with the members of families by dotted keys and the recipe's names as ours; None by such a name counts
-    as not given, as the UI's form sends it for an empty field. Raises ValueError as `Family.members`, and for one given
-    twice."""
+    """`values` of settings of `model` with the members of families by their dotted keys. The recipe's names become
+    ours; None there counts as not given: the UI's form sends it for a field left empty. ValueError, one line, for a
+    family that is given something else, or a member that is given twice."""
     families, names = families_of(model), recipe_names(model)
     found: dict[str, Any] = {}
     for key, value in values.items():
@@ -218,7 +231,8 @@ def parse_settings(model: type[SettingsT], values: Mapping[str, Any]) -> Setting
 
 
 def _explain(item: Any, model: type[BaseModel]) -> str:
-    """A line about one of pydantic's validation errors (`item`) of `model`, which may have groups (GROUP.SETTING)."""
+    """A line for people about one of pydantic's validation errors (`item`, of `ValidationError.errors()`) of settings
+    of the class `model`. Settings may be in groups, written GROUP.SETTING."""
     key = ".".join(str(part) for part in item["loc"])
     if item["loc"][-1:] == ("[key]",):  # pydantic's mark of a key, which its Literal type refuses
         *mapping, name = (str(part) for part in item["loc"][:-1])
@@ -267,15 +281,20 @@ _WORDS = {
 
 
 def _similar_settings(key: str, model: type[BaseModel]) -> str:
-    """The settings `key` may be meant for, its own group's first: by name, by name in other tools, else alike."""
+    """The settings that `key` may be meant for, those of its own group first: of the same name in a group and of this
+    name in other tools, else spelled alike; empty if none is."""
     group, _, last = key.rpartition(".")
     known = dict(all_settings(model))
-    meant = [name for name in known if name.rpartition(".")[2] == last]
-    for name, field in known.items():
-        notes = [text.partition(" ")[2] for text in about(field).elsewhere if text.partition(" ")[0] == last]
-        meant += [f"{name} {note}".rstrip() for note in notes]
+    same = [name for name in known if name.rpartition(".")[2] == last]
+    called = [
+        f"{name} {note}".rstrip()
+        for name, field in known.items()
+        for other, _, note in (text.partition(" ") for text in about(field).elsewhere)
+        if other == last
+    ]
     # A pipeline has most settings three times: one in the group that was written is what was meant.
     here = f"{group}." if group else ""
+    meant = [*same, *called]
     found = [text for text in meant if text.startswith(here)] or meant
     found = found or difflib.get_close_matches(key, known, n=1, cutoff=ALIKE)
     if not found:  # an abbreviation is less alike: batch for batch_size

@@ -21,7 +21,8 @@ from coderl_tasks.settings.flow_settings import FlowSettings, Temperature
 from coderl_tasks.settings.setting import PROGRAMS, Setting, preset_values, refusing, setting
 
 MAX_LORA_RANK = 512
-SERVICE_STEPS = 100  # steps of a run on a Tinker service, which bills, where nothing says how many
+SERVICE_STEPS = 100
+"""Steps of a run on a Tinker service, which bills, where nothing says how many."""
 OFF_POLICY_LOSS = "ppo"
 MOST_STEPS_OFF_POLICY = 8
 _STD_NAMES = ("use_std_normalization", "normalize_by_std", "scale_rewards")
@@ -264,35 +265,10 @@ class TrainSettings(FlowSettings):
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
-        """Sets all four sizes by at least two independent ones; group_size and problems_per_step are one size. Raises
-        ValueError if they contradict each other, do not divide, or leave fewer than two completions per problem."""
         # `_over` has left those that decide the others; a field's default beside them could contradict them.
         named = {key: getattr(self, key) for key in SIZE_KEYS if key in self.model_fields_set}
-        problems, completions = named.get(PROBLEMS, named.get(GROUP_SIZE)), named.get(COMPLETIONS)
-        batch = named.get(BATCH_SIZE)
-        if named.get(GROUP_SIZE, problems) != problems:
-            group = named[GROUP_SIZE]
-            raise ValueError(f"problems_per_step={problems} and group_size={group} are two names of one size: give one")
-        if problems is None or completions is None:
-            size, what = problems, "problems per step (problems_per_step, the recipe's group_size)"
-            if problems is None:
-                size, what = completions, "completions per problem (completions_per_problem)"
-            assert batch is not None and size is not None  # two sizes are named
-            if batch % size:
-                raise ValueError(f"batch_size={batch} completions per step do not divide by {size} {what}")
-            problems, completions = problems or batch // size, completions or batch // size
-        if batch is not None and batch != problems * completions:  # all three were named
-            raise ValueError(
-                f"batch_size={batch} (completions per step) is not {problems} problems per step x {completions} "
-                "completions per problem: leave one of the three out"
-            )
-        if completions < 2:  # so a quotient of batch_size: a named one is at least 2
-            raise ValueError(
-                f"{problems} problems per step need at least 2 completions each, to be compared with one another: "
-                f"raise batch_size={batch}, or lower group_size (problems_per_step)"
-            )
-        self.group_size = self.problems_per_step = problems
-        self.batch_size, self.completions_per_problem = problems * completions, completions
+        for key, size in all_sizes(named).items():
+            setattr(self, key, size)
         return self
 
     @property
@@ -320,11 +296,12 @@ class TrainSettings(FlowSettings):
 
     @property
     def rolling_states(self) -> int:
-        """How many states to resume from are kept: the next step may be sampled from an older one than the newest."""
+        """How many states to resume from are kept: the next step is sampled from one max_steps_off_policy older than
+        the newest."""
         return max(self.rolling_save.keep, self.max_steps_off_policy + 1)
 
     @model_validator(mode="after")
-    def _groups_and_advantages_are_possible(self) -> Self:
+    def _groups_are_possible(self) -> Self:
         first, whole = self.first_completions, self.completions_per_problem
         if first and not 2 <= first < whole:
             raise ValueError(
@@ -337,22 +314,30 @@ class TrainSettings(FlowSettings):
                 f"refill={self.refill:g} of problems_per_step={problems} replaces no group: use "
                 f"{(problems + 1) / problems:.4g} or more, or leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _advantages_are_possible(self) -> Self:
+        """Raises ValueError for an unused advantage_eps, for truncation.overlong_tokens (the last tokens that are
+        penalised) above max_tokens, or for maxrl where rewards can be negative."""
         default = type(self).model_fields["advantage_eps"].default
         if self.advantage != "std_normalised" and self.advantage_eps != default:
-            needs = f"advantage_eps={self.advantage_eps:g} needs advantage=std_normalised"
-            raise ValueError(f"{needs}: {self.advantage} adds none")
+            raise ValueError(
+                f"advantage_eps={self.advantage_eps:g} needs advantage=std_normalised: {self.advantage} adds none"
+            )
         overlong = self.truncation.overlong_tokens
         if overlong is not None and overlong > self.max_tokens:
             raise ValueError(f"truncation.overlong_tokens={overlong} is more than max_tokens={self.max_tokens}")
-        if self.advantage == "maxrl":
-            negative, use = "", ""  # what can make rewards negative, and what to use instead
-            if self.truncation.kind == "penalised":
-                negative, use = "truncation=penalised", "truncation=masked"
-            elif self.environment in PROGRAMS and self.format_coef:
-                negative, use = f"format_coef={self.format_coef:g}", "format_coef=0"
-            if negative:
-                why = f"advantage=maxrl divides by a group's mean reward, which {negative} can make negative"
-                raise ValueError(f"{why}: use {use}, or another advantage")
+        if self.advantage == "maxrl" and self.truncation.kind == "penalised":
+            raise ValueError(
+                "advantage=maxrl divides by a group's mean reward, which truncation=penalised can make negative: use "
+                "truncation=masked, or another advantage"
+            )
+        if self.advantage == "maxrl" and self.environment in PROGRAMS and self.format_coef:
+            raise ValueError(
+                f"advantage=maxrl divides by a group's mean reward, which format_coef={self.format_coef:g} can make "
+                "negative: use format_coef=0, or another advantage"
+            )
         return self
 
     @model_validator(mode="after")
@@ -363,8 +348,10 @@ class TrainSettings(FlowSettings):
                 raise ValueError(f"loss.{member} is of loss_fn={takers}: {self.loss_fn} has none, leave it out")
         compares = "penalty_coef" if self.kl.penalty_coef else "base_every"
         if getattr(self.kl, compares) and self.temperature != 1:
-            at_1 = f"kl.{compares} compares log-probabilities at temperature 1"
-            raise ValueError(f"{at_1}, and temperature={self.temperature:g}: leave one of the two out")
+            raise ValueError(
+                f"kl.{compares} compares log-probabilities at temperature 1, and temperature={self.temperature:g}: "
+                "leave one of the two out"
+            )
         if self.train_batch_size is not None and self.train_batch_size > self.batch_size:
             if "train_batch_size" in self.given:
                 raise ValueError(
@@ -379,3 +366,38 @@ class TrainSettings(FlowSettings):
         given = {key: getattr(self.loss, member) for member, key in LOSS_SETTINGS.items()}
         defaults = LOSSES[self.loss_fn].config.items()
         return {key: value if given[key] is None else given[key] for key, value in defaults}
+
+
+def all_sizes(named: Mapping[str, int]) -> dict[str, int]:
+    """All four sizes (batch, group, problems per step, completions per problem) from at least two independent ones; the
+    group size and the problems per step are one size. Raises ValueError, one line, if the sizes contradict each other,
+    do not divide, or leave fewer than two completions per problem."""
+    problems, completions = named.get(PROBLEMS, named.get(GROUP_SIZE)), named.get(COMPLETIONS)
+    batch = named.get(BATCH_SIZE)
+    if named.get(GROUP_SIZE, problems) != problems:
+        raise ValueError(
+            f"problems_per_step={problems} and group_size={named[GROUP_SIZE]} are two names of one size: give one"
+        )
+    if problems is None:
+        assert batch is not None and completions is not None  # two sizes are named
+        problems = _divided(batch, completions, "completions per problem (completions_per_problem)")
+    elif completions is None:
+        assert batch is not None
+        completions = _divided(batch, problems, "problems per step (problems_per_step, the recipe's group_size)")
+    if batch is not None and batch != problems * completions:  # all three were named
+        raise ValueError(
+            f"batch_size={batch} (completions per step) is not {problems} problems per step x {completions} "
+            "completions per problem: leave one of the three out"
+        )
+    if completions < 2:  # so a quotient of batch_size: a named one is at least 2
+        raise ValueError(
+            f"{problems} problems per step need at least 2 completions each, to be compared with one another: raise "
+            f"batch_size={batch}, or lower group_size (problems_per_step)"
+        )
+    return {BATCH_SIZE: problems * completions, GROUP_SIZE: problems, PROBLEMS: problems, COMPLETIONS: completions}
+
+
+def _divided(batch: int, size: int, what: str) -> int:
+    if batch % size:
+        raise ValueError(f"batch_size={batch} completions per step do not divide by {size} {what}")
+    return batch // size

@@ -192,25 +192,28 @@ def completion_page(data: RunData, name: str, place: Place, group: int | None, s
     row = members.row(position, named=True)
     row["trainer_logprobs"] = data.trainer_logprobs(place, group, sample)
     config = data.config_of(place)
-    is_program = str(config.get("environment", "code")) in PROGRAMS
     problem, missing = data.problem(row["problem_id"], place)
     if problem is not None and row["tests_total"] not in (None, len(problem.tests)):
         problem, missing = None, "the problem has other tests by now"  # those could not explain the reward
     page = {
         "title": f"{place.name}, completion {sample}", "run": name, "place": place, "group": group, "sample": sample,
-        "row": row, "is_program": is_program, "problem": problem, "missing": missing,
+        "row": row, "is_program": _has_programs(config), "problem": problem, "missing": missing,
         "n_tokens": len(row["completion_tokens"] or []), "truncated": row["stop_reason"] == TRUNCATED,
         "limit_s": (problem.time_limit_s if problem else None) or config.get("reward_timeout"),
         "turns": _turns(row), "prompt": _prompt(data, row), "tokens": _tokens(data, row, shade),
         "sql": proof.group_sql(data.path, row, place.evaluation, config),
     }  # fmt: skip
-    page |= _siblings_of(data, name, place, members, position, config, is_program=is_program)
-    page |= _failure_of(data, name, place, row, problem, is_program=is_program)
-    return page | _reward_of(data, place, row, config, problem, is_program=is_program)
+    page |= _siblings_of(data, name, place, members, position, config)
+    page |= _failure_of(data, name, place, row, config, problem)
+    return page | _reward_of(data, place, row, config, problem)
+
+
+def _has_programs(config: Mapping[str, Any]) -> bool:
+    return str(config.get("environment", "code")) in PROGRAMS
 
 
 def _failure_of(
-    data: RunData, name: str, place: Place, row: Mapping[str, Any], problem: Problem | None, *, is_program: bool
+    data: RunData, name: str, place: Place, row: Mapping[str, Any], config: Mapping[str, Any], problem: Problem | None
 ) -> Page:
     """The test that the completion failed first, how its output differs from the expected one, in words and as both
     texts with the first difference marked, and the search for all completions of its place that fail in the same
@@ -219,7 +222,7 @@ def _failure_of(
     difference, differing = None, None
     if failed is not None:
         difference = failed["difference"]
-        if problem and is_program and row["verdict"] == Verdict.WRONG_ANSWER:
+        if problem and _has_programs(config) and row["verdict"] == Verdict.WRONG_ANSWER:
             difference = proof.difference_in_words(problem, difference)
         if failed["got"] is not None and failed["expected"] is not None:
             differing = marked_text.differing(failed["expected"], failed["got"])
@@ -229,19 +232,13 @@ def _failure_of(
 
 
 def _reward_of(
-    data: RunData,
-    place: Place,
-    row: Mapping[str, Any],
-    config: Mapping[str, Any],
-    problem: Problem | None,
-    *,
-    is_program: bool,
+    data: RunData, place: Place, row: Mapping[str, Any], config: Mapping[str, Any], problem: Problem | None
 ) -> Page:
     """How the completion got its reward: the tests in the order in which they ran, what the format and the tests gave,
     and the faults of the sandbox in its step."""
     environment, is_training = str(config.get("environment", "code")), place.step is not None
     tests: list[proof.TestLine] = []
-    if problem and is_program:
+    if problem and environment in PROGRAMS:
         order, held_back = [*range(len(problem.tests))], list[int]()
         if is_training:  # an evaluation runs all tests, as they come
             order, held_back = data.test_order(problem), proof.held_back_tests(problem, config)
@@ -257,21 +254,14 @@ def _reward_of(
 
 
 def _siblings_of(
-    data: RunData,
-    name: str,
-    place: Place,
-    members: pl.DataFrame,
-    position: int,
-    config: Mapping[str, Any],
-    *,
-    is_program: bool,
+    data: RunData, name: str, place: Place, members: pl.DataFrame, position: int, config: Mapping[str, Any]
 ) -> Page:
     """The group of the completion in row `position`, its neighbours, and the most similar sibling that passes."""
     columns = ("row", "group_index", "sample_index", "verdict", "reward", "advantage", "code")
     siblings = [row | {"link": completion_link(name, place, row)} for row in members.select(columns).to_dicts()]
     row = siblings[position]
     passing = [each for each in siblings if each["verdict"] == Verdict.PASSED and each["code"] is not None]
-    similar, diff = passing_sibling(row, passing) if is_program else (None, None)
+    similar, diff = passing_sibling(row, passing) if _has_programs(config) else (None, None)
     # At most SIBLINGS of a large group are listed, with this completion in the middle.
     first = max(0, min(position - SIBLINGS // 2, len(siblings) - SIBLINGS))
     listed = slice(first, first + SIBLINGS)

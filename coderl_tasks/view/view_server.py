@@ -279,9 +279,15 @@ def prepare(library: Library, key: str, port: int | None, page: str) -> tuple[st
     (from a thread: as long as the process lives)."""
     listener = listen(port)
     number = listener.getsockname()[1]
-    config: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False, "ws": "none"}
-    config["headers"] = [*HEADERS.items()]
-    server = uvicorn.Server(uvicorn.Config(application(library, key, number), **config))
+    config = uvicorn.Config(
+        application(library, key, number),
+        log_level="warning",
+        access_log=False,
+        headers=[*HEADERS.items()],
+        server_header=False,
+        ws="none",
+    )
+    server = uvicorn.Server(config)
 
     def serve() -> None:
         with announced(number) if library.is_whole else nullcontext():

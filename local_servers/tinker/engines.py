@@ -47,11 +47,12 @@ class EngineHost:
 
     async def engine(self) -> "Engine":
         """The engine, loaded by the first caller. Raises SetupError for a model it cannot run."""
-        # Requests that come while it loads wait for the one load, and do not begin their own.
-        async with self._loading:
-            if self.loaded is None:
-                loaded, self._scheduler = await self._in_thread(_load_engine, self.folder, self.device, self.dtype)
-                self.loaded = loaded
+        if self.loaded is None:
+            # Requests that come while it loads wait for the one load, and do not begin their own.
+            async with self._loading:
+                if self.loaded is None:
+                    loaded, self._scheduler = await self._in_thread(_load_engine, self.folder, self.device, self.dtype)
+                    self.loaded = loaded
         return self.loaded
 
     async def train(self, work: Callable[["Engine"], T]) -> T:

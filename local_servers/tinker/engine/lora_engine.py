@@ -219,22 +219,27 @@ def _check_sample(spec: SampleSpec, vocab_size: int, context_length: int, *, has
     _check_tokens(np.asarray(spec.prompt), vocab_size, "the prompt")
     scores_only = spec.prompt_logprobs or spec.topk_prompt_logprobs > 0
     if len(spec.prompt) > context_length - (0 if scores_only else 1):
-        left = f"no room in the model's context of {context_length}"
-        raise BadRequest(f"the prompt has {len(spec.prompt)} tokens and leaves {left}")
+        raise BadRequest(
+            f"the prompt has {len(spec.prompt)} tokens and leaves no room in the model's context of {context_length}"
+        )
     if not 1 <= spec.num_samples <= MAX_SAMPLES:
         raise BadRequest(f"num_samples must be at least 1 and at most {MAX_SAMPLES}, not {spec.num_samples}")
     if spec.max_tokens < 1:
         raise BadRequest(f"max_tokens must be at least 1, not {spec.max_tokens}")
     if spec.temperature != 0 and not COLDEST <= spec.temperature <= HOTTEST:
-        allowed = f"0 (greedy), or from {COLDEST:g} to {HOTTEST:g}"
-        raise BadRequest(f"temperature must be {allowed}, not {spec.temperature}: dividing by less overflows")
+        raise BadRequest(
+            f"temperature must be 0 (greedy), or from {COLDEST:g} to {HOTTEST:g}, not {spec.temperature}: dividing by "
+            "less overflows"
+        )
     if not 0 < spec.top_p <= 1:
         raise BadRequest(f"top_p must be in (0, 1], not {spec.top_p}")
     if spec.top_k < -1:
         raise BadRequest(f"top_k must be positive, or -1 or 0 for no limit, not {spec.top_k}")
     if not 0 <= spec.topk_prompt_logprobs <= MAX_TOP_K_LOGPROBS:
-        allowed = f"not be negative, nor more than {MAX_TOP_K_LOGPROBS}"
-        raise BadRequest(f"topk_prompt_logprobs must {allowed}, but is {spec.topk_prompt_logprobs}")
+        raise BadRequest(
+            f"topk_prompt_logprobs must not be negative, nor more than {MAX_TOP_K_LOGPROBS}, "
+            f"but is {spec.topk_prompt_logprobs}"
+        )
     if spec.stop_tokens:
         _check_tokens(np.asarray(spec.stop_tokens), vocab_size, "stop")
     if spec.stop_strings and not has_tokenizer:
